@@ -1,7 +1,7 @@
 #pragma once
-// What reads a ring: one seat, all lanes, and records given back in any order, one by one or as one
-// event. A plain Consumer hands out its records and remembers them; a stash polls it itself, and
-// knows what it holds.
+// The reader of a ring: one seat, all lanes, and release in any order, singly or atomically. A
+// plain Consumer hands out its records and remembers them; a stash polls it itself, and knows what
+// it holds.
 
 #include <chrono>
 #include <cstdint>
@@ -56,17 +56,17 @@ class ConsumerCore {
     Poll wait(Record& record, Deadline deadline) {
         return wait(deadline, [&] { return poll(record); });
     }
-    // The same, for who does more with each poll.
+    // The same with a custom poll step.
     template <class PollOnce>
     Poll wait(Deadline deadline, PollOnce poll_once);
-    // Of any thread: the wait under way, or the next one, answers timed_out. Whoever waits says by
-    // take_interrupt() that it has heard.
+    // Makes the current or next wait return timed_out; any thread may call it. The waiter
+    // acknowledges with take_interrupt().
     void interrupt();
     [[nodiscard]] bool take_interrupt() { return interruption_.take(); }
 
     // A record that is held, as its bytes are now; see Consumer::view().
     bool view(const RecordRef& record, TrajectoryView& view) const;
-    // Behind the frame of such a record.
+    // The payload of a held record.
     [[nodiscard]] const std::byte* payload(const RecordRef& record) const {
         return frame_of(record) + line_bytes;
     }
@@ -76,7 +76,8 @@ class ConsumerCore {
                record.position % geometry.capacity(record.lane);
     }
     void release(const RecordRef& record);
-    // `delivered`: to us; a receipt names records that only a predecessor has seen.
+    // `delivered`: this process has read the records; false for a receipt, which names a
+    // predecessor's.
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step, bool delivered);
 
     [[nodiscard]] ConsumerStats stats() const;
@@ -92,9 +93,10 @@ class ConsumerCore {
     std::int64_t spin_ns_;
     Interruption interruption_;
     Arrive groups_arrive_;
-    std::int64_t last_step_ = -1;  // that was acknowledged: ours to know, whatever the page says
+    // The last acknowledged one, kept here because the page may be overwritten.
+    std::int64_t last_step_ = -1;
     ConsumerStats stats_{};
-    ConsumerStats before_{};  // counters in the segment when we came
+    ConsumerStats before_{};  // counters of the segment at start
 };
 
 template <class PollOnce>

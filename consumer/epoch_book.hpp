@@ -1,6 +1,5 @@
 #pragma once
-// Which record of a lane comes next: whose a frame can be that lies at a position, and whether its
-// sequence follows on what came before.
+// Checks epoch and sequence of a lane's next frame.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,13 +13,13 @@ class EpochBook {
   public:
     enum class Turn { next, repeated, impossible };
 
-    // Where the present producer begins, and the last one before it, as our entry says it: read
-    // once, for others can write over it.
+    // Start of the present producer and the epoch before it, from our entry, which is read once
+    // because others may overwrite it.
     void recover(std::uint64_t restart_at, std::uint32_t restart_epoch) {
         restart_at_ = restart_at;
         restart_epoch_ = restart_epoch;
     }
-    // A producer has taken the lane anew, and all of its records come to us.
+    // A producer has taken the lane anew, and this consumer sees all of its records.
     void begin(std::uint32_t epoch) {
         epoch_ = whole_epoch_ = epoch;
         records_ = 0;
@@ -32,18 +31,18 @@ class EpochBook {
         restart_epoch_ = epoch_;
         restart_at_ = position;
     }
-    // What lies below is nobody's: no old frame is left to compare with.
+    // No earlier frame remains to compare with.
     void start_over() { last_epoch_ = 0; }
     void restart(std::uint64_t position) { restart_at_ = position; }
 
-    // Whether a frame of its epoch can lie where it lies.
+    // Whether the frame's epoch is possible at its position.
     [[nodiscard]] bool of_its_time(const Frame& frame) const {
         if (frame.position < restart_at_) return frame.epoch <= restart_epoch_;
         return frame.epoch == epoch_;
     }
 
-    // A record that a predecessor released out of order was passed over: it is no gap. False if it
-    // tells nothing.
+    // A record that a predecessor released out of order was passed over: it is not a gap. False if
+    // the frame is of no use.
     bool pass(const Frame& passed) {
         if (passed.bytes == 0 || passed.epoch < last_epoch_ || !of_its_time(passed)) return false;
         const std::uint64_t next = passed.sequence + 1;
@@ -52,7 +51,7 @@ class EpochBook {
         return true;
     }
 
-    // The record of a frame that is of its time. `lost`: so many before it never came.
+    // Accounts for a plausible frame. `lost`: missing records before it.
     [[nodiscard]] Turn take(const Frame& frame, std::uint64_t& lost) {
         if (frame.epoch < last_epoch_) return Turn::impossible;
         next_sequence_ = expected(frame.epoch).value_or(frame.sequence);
@@ -66,7 +65,7 @@ class EpochBook {
 
     // How many records the present epoch has had, as far as that is known.
     [[nodiscard]] std::optional<std::uint64_t> records_seen() const { return expected(epoch_); }
-    // Of it, delivered by us.
+    // Records of the epoch that this consumer delivered.
     [[nodiscard]] std::uint64_t records() const { return records_; }
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
     [[nodiscard]] std::uint64_t restart_at() const { return restart_at_; }

@@ -1,6 +1,5 @@
 #pragma once
-// What there is to tell about producers, oldest first. Whoever does not ask in time loses the
-// oldest of it, which is counted.
+// Events about producers, oldest first. A full queue drops its oldest event and counts it.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +19,7 @@ class EventQueue {
         }
         events_.push_back(std::move(event));
     }
-    // False if there is nothing to tell.
+    // False if it is empty.
     [[nodiscard]] bool pop(Event& event) {
         if (events_.empty()) return false;
         event = std::move(events_.front());

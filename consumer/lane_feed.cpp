@@ -11,7 +11,7 @@
 namespace rollring {
 namespace {
 
-constexpr int duplicates_max = 64;  // in one look: the other lanes want their turn
+constexpr int duplicates_max = 64;  // per call, so that other lanes get their turn
 constexpr const char* found_by_earlier = "found damaged by an earlier consumer";
 
 bool is_closed(const LaneOwner& owner) {
@@ -55,7 +55,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     feed.size_ = LaneSize(geometry.capacity(lane));
     feed.is_spill_ = lane == geometry.spill_lane();
     feed.ring_id_ = map.ring_id();
-    // Asked before the tail is read: who takes it from now on is met by begin_epoch().
+    // Read before the tail: begin_epoch() handles a producer that takes the lane later.
     const bool taken = !feed.is_spill_ && !map.lane_is_idle(lane);
     feed.recover(taken || feed.is_spill_ || map.lane_is_sound(lane));
     FAULT_POINT("join.after_recover");
@@ -64,7 +64,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     } else if (feed.quarantined()) {
         if (auto mended = feed.mend(map); !mended) return std::unexpected(mended.error());
     } else {
-        // Behind what was there, the spill gets what we write ourselves: no tail tells of that.
+        // From here on only we write the spill, so its tail need not be polled.
         if (feed.is_spill_) feed.book_.restart(feed.reader_.recovered_to());
         feed.reader_.stop(feed.restart_at());
     }
@@ -74,7 +74,7 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     return feed;
 }
 
-// What we say ourselves is read once, here, and held to from now on: others can write over it.
+// Our own words are read once, here; later overwrites by other processes are ignored.
 void LaneFeed::recover(bool sound) {
     delivered_at_attach_ = peek(entry_->delivered);
     if (!is_spill_) {
@@ -83,14 +83,14 @@ void LaneFeed::recover(bool sound) {
     }
     const bool recovered = reader_.recover(delivered_at_attach_, restart_at()) && sound;
     holdings_.oldest_at(reader_.cursor());
-    if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // from their lanes
+    if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // delivered before, from lanes
     if (!recovered) {
         static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
     }
 }
 
-// Nobody has the lane, and what its pages say contradicts itself: what it held is given up, and its
-// next producer starts clean.
+// Resets an idle lane with inconsistent words: its contents are given up, and its next producer
+// starts clean.
 Result<void> LaneFeed::mend(const RingMap& map) {
     const Geometry& geometry = map.geometry();
     auto there = map.segment().reserve(geometry.bits_offset(lane_), geometry.bits_bytes(lane_));
@@ -103,7 +103,7 @@ Result<void> LaneFeed::mend(const RingMap& map) {
     return {};
 }
 
-// Only once nothing is held.
+// Requires that no record is held.
 void LaneFeed::start_over() {
     add(entry_->dropped_bytes, reader_.start_over());
     FAULT_POINT("retire.after_start_over");
@@ -111,8 +111,8 @@ void LaneFeed::start_over() {
     book_.start_over();  // it may have claimed an epoch that never was
 }
 
-// Others only read these words: what they say now and then is said again, should somebody have
-// written over it. True if released-bits were lost so, and the lane stood still for it.
+// Rewrites our words from time to time, in case another process has overwritten them. True if lost
+// released-bits had blocked the lane.
 bool LaneFeed::show_again() {
     reader_.show_again();
     if (!is_spill_) {
@@ -135,9 +135,8 @@ void LaneFeed::begin_epoch() {
     store_release(entry_->begun_epoch, epoch());
 }
 
-// What one producer damaged is not the next one's fault: if it lies below where that one began,
-// all that is left there is given up, and no more. The spill is ours and may lie in a file: damage
-// there is nobody's fault, and costs what it hits.
+// Damage below the start of the present producer is an earlier one's: only the rest of that part is
+// given up. Damage in the spill, which may lie in a file, costs only the frames that it hits.
 LaneFeed::Feed LaneFeed::damaged(const Span& span, Quarantine reason, std::string why) {
     if (is_spill_) {
         add(entry_->dropped_bytes, span.bytes);
@@ -155,7 +154,7 @@ LaneFeed::Feed LaneFeed::give_up_torn(const Span& span, std::string why) {
     return Feed::torn;
 }
 
-// Once nothing before it is held.
+// Requires that no earlier record is held.
 LaneFeed::Feed LaneFeed::pass_damage() {
     if (reader_.held_bytes() != 0) return Feed::empty;
     const std::uint64_t at = reader_.read_position();
@@ -180,12 +179,12 @@ void LaneFeed::learn_of_passed() {
 
 EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
     using enum EpochBook::Turn;
-    if (is_spill_) return frame.lane < lane_ ? next : impossible;  // lanes come before it
+    if (is_spill_) return frame.lane < lane_ ? next : impossible;  // only records of lanes
     if (frame.lane != lane_ || !book_.of_its_time(frame)) return impossible;
     learn_of_passed();
     std::uint64_t lost = 0;
     const EpochBook::Turn turn = book_.take(frame, lost);
-    // Gaps in front of what a predecessor has delivered were counted by it.
+    // The predecessor has counted the gaps below its delivered position.
     if (lost != 0 && frame.position >= delivered_at_attach_) add(entry_->lost, lost);
     return turn;
 }
@@ -193,7 +192,7 @@ EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (quarantined()) return Feed::empty;
     if (blocked()) return pass_damage();
-    // What a predecessor delivered and did not release comes again; then the damage it found.
+    // The predecessor's unreleased records are delivered again; then its damage is handled.
     const bool found = damage_.found() != Quarantine::none;
     if (found && read_position() >= delivered_at_attach_) {
         return quarantine(damage_.found(), found_by_earlier);
@@ -205,7 +204,7 @@ LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
             case LanePoll::record:
                 break;
             case LanePoll::empty:
-                noted_tail_ = 0;  // whatever the tail said
+                noted_tail_ = 0;  // ignore the noted tail
                 if (found) return quarantine(damage_.found(), found_by_earlier);
                 return Feed::empty;
             case LanePoll::bad_tail:
@@ -308,7 +307,7 @@ Event LaneFeed::retire(const RingMap& map) {
     Event happened = event(normal ? Event::Kind::producer_closed : Event::Kind::producer_died);
     const bool given_up = quarantined();
     if (given_up) start_over();
-    damage_.heal();  // what our page says of it, others may have written
+    damage_.heal();  // our page's word may have been overwritten
     // Counted by the producer after the tail that covers them: never more than it has sent.
     learn_of_passed();
     if (const auto next = book_.records_seen();

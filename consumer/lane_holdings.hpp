@@ -1,5 +1,5 @@
 #pragma once
-// How much of a lane was delivered and is not given back, and how much came since the oldest of it.
+// Delivered, unreleased bytes of a lane, and the bytes delivered since the oldest of them.
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace rollring {
 
 class LaneHoldings {
   public:
-    // `cursor`: where the oldest lies by now; of what is delivered, it may be this.
+    // `cursor`: position of the oldest unreleased record, possibly this one.
     void deliver(std::uint64_t bytes, std::uint64_t cursor) {
         oldest_at(cursor);
         unreleased_bytes_ += bytes;
@@ -23,7 +23,7 @@ class LaneHoldings {
         oldest_position_ = position;
         delivered_at_oldest_ = delivered_bytes_;
     }
-    // A record of the spill comes.
+    // A record arrives in the spill.
     void note_largest(std::uint64_t bytes) {
         largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, bytes);
     }
@@ -32,7 +32,7 @@ class LaneHoldings {
     [[nodiscard]] std::uint64_t delivered_since_oldest() const {
         return delivered_bytes_ - delivered_at_oldest_;
     }
-    // Of any record since nothing was held last.
+    // The largest record since nothing was held.
     [[nodiscard]] std::uint64_t largest_bytes() const { return largest_bytes_; }
 
   private:

@@ -1,6 +1,6 @@
 #pragma once
-// A ring's lanes as whoever reads the ring has them mapped. The spill is none of them: its memory
-// may be replaced by the overflow file.
+// The lanes of a ring as its reader has them mapped, without the spill: its memory may be replaced
+// by the overflow file.
 
 #include "ring_map.hpp"
 #include "rollring/batch.hpp"

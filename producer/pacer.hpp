@@ -3,10 +3,9 @@
 //
 // Where the consumer is far behind in reading, both sides work on memory that has left their
 // caches, the consumer is slower than it could be, and so it stays behind: a lane that was full
-// once stays full, at half the rate. So a consumer that keeps reading is given the time to catch
-// up, to what the soft wrap keeps in cache. What it has read and holds does not count: a batch that
-// it waits for is not completed by waiting. Where it does not read (it trains) all of the lane is
-// there for the backlog, and it is asked less and less often.
+// once stays full, at half the rate. Pacing gives a reading consumer time to catch up to within the
+// soft wrap. Records that it holds do not count, because waiting would not complete its batch.
+// While it does not read (it trains), the whole lane may fill, and it is asked less and less often.
 
 #include <cstdint>
 
@@ -21,9 +20,9 @@ class Pacer {
     // `may_spin`: whether there is a CPU to wait on.
     Pacer(const Geometry& geometry, const ReaderEntry& reader, bool may_spin);
 
-    // Asked with each record: whether the backlog is to be looked at.
+    // Cheap check per record: is it time to examine the backlog?
     [[nodiscard]] bool due(std::uint64_t position) const { return position >= look_at_; }
-    // Whether to wait for the consumer. What is pending is to be shown before that.
+    // Whether to wait for the consumer. Show pending records first.
     [[nodiscard]] bool behind(const NativeWriter& writer, Deadline deadline);
     void wait(const NativeWriter& writer, Deadline deadline);
 
@@ -33,7 +32,7 @@ class Pacer {
 
     const ReaderEntry* reader_ = nullptr;
     std::uint64_t lane_bytes_ = 0;
-    std::uint64_t most_bytes_ = 0;  // of a backlog that is left alone
+    std::uint64_t most_bytes_ = 0;  // largest backlog without pacing
     std::uint64_t step_bytes_ = 0;
     std::uint64_t look_at_ = 0;  // position from which the backlog is looked at
     std::uint64_t gap_bytes_ = 0;

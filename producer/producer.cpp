@@ -36,10 +36,10 @@ namespace {
 
 constexpr std::int64_t look_ns = 1'000'000'000;  // between looks at the name of the ring
 constexpr std::int64_t pause_ns = 5'000'000;     // between records, after which we look
-constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // what is declared may be anything
-constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU foresees by itself
+constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // of declared sizes: untrusted
+constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // the CPU prefetches longer runs itself
 
-// With the numbers that disagree, where a column is of another length or rank than it should be.
+// The error text, with both sizes if a column has the wrong length or rank.
 std::string problem_text(const Encoder& encoder, const Draft& draft, const Schema& schema) {
     const std::string_view blamed = encoder.problem_column();
     if (blamed.empty()) return std::string(encoder.problem());
@@ -65,8 +65,7 @@ std::string problem_text(const Encoder& encoder, const Draft& draft, const Schem
 void Producer::Impl::start() {
     LaneOwner& own = owner();
     const ReaderEntry& reader = map.entry(lane);
-    // Where the consumer stopped reading, and what it has retired last: this page was another's to
-    // write.
+    // Take position and epoch from the consumer's page: a previous producer wrote this one.
     store_release(own.tail, observe(reader.restart_at));
     last = {own.tail, lane, 0};
     const Geometry& geometry = map.geometry();
@@ -104,7 +103,7 @@ Push Producer::Impl::refuse_closed() {
     return refuse(Push::closed, "this producer was closed, or belongs to the parent of a fork");
 }
 
-// The consumer gives up what comes after the damage: do not go on filling the lane.
+// The consumer discards everything behind the damage: do not go on filling the lane.
 Push Producer::Impl::check_quarantine() {
     if (observe(map.entry(lane).quarantine) == 0) return Push::ok;
     return refuse(Push::closed, "the consumer has quarantined this lane as damaged");
@@ -118,8 +117,8 @@ Push Producer::Impl::check_ring() {
                     map.segment().ring()));
 }
 
-// With every record, so nearly for nothing: whoever removes the ring says so beside the policy
-// version. The name is looked for now and then, too: it may have been taken away by other means.
+// Checked with every record at almost no cost: the remover sets `removed` beside the policy
+// version. The name itself is checked about once a second, in case other software unlinked it.
 Push Producer::Impl::check_name() {
     const bool said = peek(map.policy().removed) != 0;
     if (!said && !look_due) [[likely]]
@@ -128,17 +127,16 @@ Push Producer::Impl::check_name() {
     return check_ring();
 }
 
-// Behind show(): a consumer that has told us of the removal looks at the tails after that, and at
-// nothing later. Its word and our tail are stored and loaded in one order of all, so that a record
-// is either read or refused here.
+// Called after show(). `removed` and the tail are sequentially consistent: either the consumer sees
+// the new tail, or we see `removed` and refuse the record.
 Push Producer::Impl::check_shown() {
     if (map.policy().removed.load() == 0) [[likely]]
         return Push::ok;
     return check_ring();
 }
 
-// What we wait for, told to the stash: it makes room for as much, and sees when all wait. After a
-// deadline has passed the wish stands until the next call: who may not wait comes again.
+// Shows our demand, so that the stash makes room and sees when all producers wait. After a
+// timeout it stays shown until the next call, because a caller that may not wait retries.
 void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     if (room_bytes + place_bytes == 0 && !wishes) return;
     wishes = room_bytes + place_bytes != 0;
@@ -146,8 +144,8 @@ void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     store_release(owner().wants_place_bytes, place_bytes);
 }
 
-// Bytes of the longest record with its frame; 0: not known. The stash reads in the lane what it has
-// to expect of the group's other members, which may be far longer than the first.
+// Bytes of the longest record with its frame; 0: not known. The stash expects the group's other
+// members to be as long; they may be far longer than the first.
 std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
     if (plan.record_bytes == 0) return 0;
     const std::uint64_t bytes =
@@ -158,10 +156,10 @@ std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
     return bytes;
 }
 
-// Sleeps until may_go(): whoever takes records out rings the bells of all lanes.
+// Sleeps until may_go(): the process that releases records rings every lane's bell.
 template <class Ask>
 Push Producer::Impl::wait_for_place(Deadline deadline, Ask may_go) {
-    show();  // groups may be waiting for what is pending
+    show();  // pending records may complete groups
     stats.waits++;
     add(owner().waits, std::uint64_t{1});
     Bell& bell = map.lane_bell(lane);
@@ -176,7 +174,7 @@ Push Producer::Impl::wait_for_place(Deadline deadline, Ask may_go) {
         core.cancel();
         if (go) return Push::ok;
     }
-    // A process that was stopped meanwhile finds it passed.
+    // After a stop (SIGSTOP) the deadline may have passed while a place is free.
     return may_go() ? Push::ok : Push::timed_out;
 }
 
@@ -196,7 +194,7 @@ void Producer::Impl::give_place_back() {
     if (bound->give_back(stats.records, owner())) ring_all_lanes();
 }
 
-// To those who wait for a place.
+// Wakes the producers that wait for a place.
 void Producer::Impl::ring_all_lanes() {
     if (map.consumer_bell().openers.load() == 0) return;
     for (std::uint32_t each = 0; each < map.geometry().lane_count; each++) {
@@ -231,12 +229,12 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, problem_text(encoder, draft, map.schema()));
     }
-    // Else a reader would get what an older record has left there.
+    // Otherwise readers would see bytes of an older record.
     if (encoder.has_holes() && !filled_later) {
         return refuse(Push::bad_record, "a column has no data: only reserve() accepts that");
     }
     wish(0, 0);
-    // Before a place is taken for its group, which would then wait for it.
+    // Refuse it before a place is taken for its group.
     const std::uint64_t bytes = line_bytes + encoder.bytes();
     if (bytes > map.geometry().lane_bytes) {
         return too_large(bytes, draft.n_tokens(), draft.meta.group_size);
@@ -252,7 +250,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     const Push got = room(bytes, deadline);
     if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
-    // Behind all that may fail: a place is not kept from others for nothing.
+    // Last, so that no failure wastes a place.
     if (bound->active()) {
         if (const Push placed = place(deadline); placed != Push::ok) return placed;
     }
@@ -265,7 +263,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
 
 // The exact clock costs as much as the copy of a short record. One reading a kernel tick (1 to 10
 // ms) is enough for ages: records that come seldom get the exact time all the same. Asked for each
-// record, also behind a skip or others that are pending: who sends those may have waited since.
+// record, also behind a skip or other pending records, because the producer may have waited since.
 void Producer::Impl::stamp() {
     timespec now{};
     static_cast<void>(clock_gettime(CLOCK_MONOTONIC_COARSE, &now));  // cannot fail
@@ -299,8 +297,8 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
 }
 
 // The memory of the next record was read by the consumer a lap ago and lies in its cache: a store
-// to each line has to get it from there. All that a record as long as this one would begin with is
-// asked for at once, while the caller puts the next draft together.
+// to each line has to get it from there. Prefetches for writing the lines of a next record of the
+// same length, while the caller puts the next draft together.
 void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
     const std::uint64_t from = writer->offset();
     const std::byte* at = data.data() + from;
@@ -310,7 +308,7 @@ void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
 
 void Producer::Impl::show() {
     LaneOwner& own = owner();
-    // In the tail's line, and before it: it costs no line of its own.
+    // `shown_ns` shares the tail's cache line and is stored first.
     if (stats.records != shown.records) poke(own.shown_ns, stamp_ns);
     FAULT_POINT("commit.before");
     if (writer->show()) {
@@ -390,7 +388,7 @@ void Producer::close() {
     store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
     impl_->keep_lane(0);
-    // What a reservation has lent must not become another producer's lane before it is gone.
+    // A lane stays ours while a reservation of it lives.
     if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
     impl_->map.consumer_bell().lane_changes.fetch_add(1);
     ring_bell(impl_->map.consumer_bell());

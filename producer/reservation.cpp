@@ -23,7 +23,7 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 
 Reservation::~Reservation() {
     if (impl_ == nullptr || !impl_->usable()) return;
-    // One that was overtaken has nothing to give up: the room is a later call's.
+    // A superseded reservation owns no room.
     if (impl_->serial == serial_) impl_->writer->abandon();
 }
 

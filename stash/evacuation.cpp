@@ -4,7 +4,7 @@
 
 namespace rollring {
 
-// As LaneWriter finds it, but for the jump over what lies in the middle.
+// LaneWriter's own test, without the jump over pinned bytes.
 bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes) {
     const std::uint64_t capacity = feed.capacity_bytes();
     const std::uint64_t tail = observe(map.owner(feed.lane()).tail);
@@ -53,7 +53,7 @@ Evacuation::Move Evacuation::move_oldest(LaneFeed& feed) {
     const auto is_it = [&](std::uint32_t number) { return (*records_)[number].ref == from; };
     const auto number = groups_->movable(view.group_key(), is_it);
     if (!number) return Move::stays;
-    // Who it is was checked when it came; what its frame says now, nobody has checked.
+    // Use the identity checked on arrival; the frame may have been overwritten since.
     frame.lane = (*records_)[*number].producer_lane;
     frame.epoch = (*records_)[*number].producer_epoch;
     frame.sequence = (*records_)[*number].sequence;
@@ -64,7 +64,7 @@ Evacuation::Move Evacuation::move_oldest(LaneFeed& feed) {
     return Move::moved;
 }
 
-// The same, and makes room in the spill for it where that can be done.
+// As move_oldest(), after making room in the spill if possible.
 bool Evacuation::evacuate_oldest(LaneFeed& feed, std::int64_t now_ns) {
     Move done = move_oldest(feed);
     if (done != Move::no_room) return done == Move::moved;
@@ -80,7 +80,8 @@ bool Evacuation::evacuate_oldest(LaneFeed& feed, std::int64_t now_ns) {
     return done == Move::moved;
 }
 
-// The oldest are copied to the end, past the dead bytes between them. Once around at the most.
+// Compaction: copies the oldest records to the end and so frees the dead bytes between them; at
+// most one pass.
 bool Evacuation::compact(LaneFeed& own, std::uint64_t dead_bytes_kept) {
     const auto dead = [&] {
         return spill_->occupied_bytes(own) -
@@ -95,7 +96,7 @@ bool Evacuation::compact(LaneFeed& own, std::uint64_t dead_bytes_kept) {
     return moved;
 }
 
-// A group that is still open has its record at the lane's head, while so much came after it.
+// The oldest record belongs to an open group, and a quarter of the lane was delivered after it.
 bool Evacuation::straggles(const LaneFeed& feed) const {
     const std::uint64_t quarter = feed.capacity_bytes() / 4;
     if (feed.delivered_since_oldest() < quarter) return false;
@@ -108,19 +109,19 @@ bool Evacuation::straggles(const LaneFeed& feed) const {
            groups_->is_open(view.group_key());
 }
 
-// Where they are the larger part of what keeps the lane beyond its share.
+// Dead bytes are the larger part of the bytes pinned beyond the lane's share.
 bool Evacuation::holds_dead_bytes(const LaneFeed& feed) const {
     const std::uint64_t pinned = feed.pinned_bytes();
     return pinned > room_->lane_share() &&
            pinned - feed.unreleased_bytes() > feed.unreleased_bytes();
 }
 
-// Stragglers leave their lane; and, `asked`, what keeps a producer from the room that it waits for.
-// True if something was moved.
+// Evacuates stragglers and, if `asked`, the records that block a waiting producer. True if
+// something was moved.
 bool Evacuation::make_room(bool asked, std::int64_t now_ns) {
     if (!spill_) return false;
     bool moved = false;
-    // Who may not open a group waits for memory that dead records may hold, behind a straggler.
+    // A producer that waits to open a group may need memory of dead records behind a straggler.
     const bool opener =
         asked && std::ranges::any_of(core_->roster().active(), [&](std::uint32_t lane) {
             return wish_of(core_->map(), lane).place_bytes != 0;

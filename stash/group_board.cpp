@@ -63,8 +63,7 @@ void GroupBoard::close(std::uint32_t index, std::int64_t now_ns, bool has_tombst
 
 void GroupBoard::open(std::uint32_t index, const Group& group) {
     Shown& shown = shown_[index];
-    // Producers ask for groups beyond the rows, too. A quarter of the table stays empty, so that a
-    // look-up ends.
+    // The key table also has groups without a row. A quarter stays empty, so that every probe ends.
     shown.in_table = keys_held_ < key_count_ / 4 * 3;
     if (shown.in_table) {
         keys_.insert(group.key);
@@ -87,7 +86,7 @@ void GroupBoard::open(std::uint32_t index, const Group& group) {
 void GroupBoard::show(std::uint32_t index, const Group& group, std::int64_t now_ns,
                       bool has_tombstone) {
     if (index >= shown_.size()) shown_.resize(index + 1);
-    // An index may be taken by another group before the end of the last one was shown.
+    // The index may be reused before the previous group's end was shown.
     if (shown_[index].open && shown_[index].key != group.key) close(index, now_ns, false);
     if (group.state == GroupState::free) {
         if (shown_[index].open) {
@@ -105,7 +104,7 @@ void GroupBoard::show(std::uint32_t index, const Group& group, std::int64_t now_
     std::uint64_t missing =
         group.size < 64 ? (std::uint64_t{1} << group.size) - 1 : ~std::uint64_t{0};
     missing &= ~group.final_members;
-    // Once it is ready nothing is waited for.
+    // A ready group has no missing members.
     poke(to.missing, group.state == GroupState::open ? missing : 0);
     poke(to.lanes, group.lanes);
     poke(to.opened_ns, group.opened_ns);
@@ -145,7 +144,7 @@ std::vector<KnownTombstone> GroupBoard::tombstones(std::int64_t now_ns) const {
     for (std::uint64_t i = end - std::min(end, tombstone_count_); i < end; i++) {
         const Tombstone& tombstone = tombstones_[i % tombstone_count_];
         if (peek(tombstone.number) != i + 1) continue;  // its group was not over yet
-        // Not in the future, nor so long ago that no clock says it.
+        // Clamp to 0..now: the word may be damaged.
         const std::int64_t over_ns = std::clamp<std::int64_t>(peek(tombstone.over_ns), 0, now_ns);
         found.push_back({{peek(tombstone.key_low), peek(tombstone.key_high)}, over_ns});
     }

@@ -1,7 +1,7 @@
 #pragma once
-// What a stash tells by itself, as events: records that were dropped, members that disagree on the
+// The events that a stash raises itself: records that were dropped, members that disagree on the
 // size of their group, groups that ship in part because of a deadline, and groups that wait for
-// long. The first of a kind is told at once, what follows in sums.
+// long. The first of a kind is reported at once, later ones as totals.
 
 #include <array>
 #include <cstdint>
@@ -16,34 +16,34 @@ namespace rollring {
 
 class Notices {
   public:
-    // All outlive this. `options` are those of the stash.
+    // The arguments must outlive this object. `options` are those of the stash.
     Notices(const ConsumerCore& core, GroupStash& groups, const ShownStash& shown,
             const StashOptions& options, EventQueue& events)
         : core_(&core), groups_(&groups), shown_(&shown), options_(&options), events_(&events) {}
 
-    // A record that leaves without being shipped; it is still there. Told by tell_new().
+    // Notes a dropped record, before its release; tell_new() reports it.
     void dropped(const Record& record, DropReason reason);
-    // A member of an open group says another size than the first one did.
+    // A member names another group size than the first.
     void size_conflict(const Record& record, const Group& group);
     // The deadline of this group has passed, and it is complete in part.
     void partial(std::uint32_t index, std::int64_t now_ns);
-    // What has happened for the first time.
+    // Reports first occurrences.
     void tell_new();
-    // All that was not told yet.
+    // Reports everything not reported yet.
     void tell_all(std::int64_t now_ns);
-    // Sums, and groups that are overdue. Now and then.
+    // Periodically reports totals and overdue groups.
     void tell(std::int64_t now_ns);
-    // What was dropped from now on counts for the next batch.
+    // Later drops count for the next batch.
     void note_batch() {
         for (Told& told : told_) told.since_batch = 0;
     }
-    // Of records, since the last batch; empty if nothing happened.
+    // Text on the drops since the last batch; empty if nothing happened.
     [[nodiscard]] std::string since_batch() const;
-    // What the oldest groups wait for, and what was dropped; for people.
+    // Text on the missing members of the oldest groups, and the drops.
     [[nodiscard]] std::string waits_for(std::int64_t now_ns) const;
 
   private:
-    // Of one kind of thing that happens to records.
+    // Counters of one kind of notice.
     struct Told {
         std::uint64_t ever = 0;
         std::uint64_t untold = 0;
@@ -53,7 +53,7 @@ class Notices {
         std::uint32_t lane = 0;
         std::uint32_t epoch = 0;
     };
-    // After the reasons for a drop.
+    // The index after the drop reasons.
     static constexpr std::size_t conflict = static_cast<std::size_t>(DropReason::count);
 
     [[nodiscard]] bool note(std::size_t kind, const Record& record);

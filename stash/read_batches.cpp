@@ -33,7 +33,7 @@ Result<std::size_t> ReadBatches::advance() {
             read ? first.batch.ack(first.step, Deadline::now()) : std::unexpected(read.error());
         if (read && !done && done.error().code == Errc::busy) break;
         if (!done && !failed) failed = done.error();
-        all_.pop_front();  // gives back what was not acknowledged
+        all_.pop_front();  // returns a batch that was not acknowledged
     }
     if (failed) return std::unexpected(*failed);
     return all_.size();

@@ -1,6 +1,6 @@
 #pragma once
-// What a Stash is made of: the machine (stash/groups/) between what reads the ring and the trainer,
-// what it shows of itself there, how it makes room, and the batches that are out.
+// The parts of a Stash: the reader of the ring, the state machine of groups (stash/groups/), the
+// state that it shows, evacuation, and the leased batches.
 
 #include <cstdint>
 #include <memory>
@@ -30,8 +30,9 @@ struct Stash::Impl {
 
     ConsumerCore core;
     StashOptions options;
-    // Each record that is held or leased, with its view as it was checked when it came: a batch
-    // shows that, not what has become of the header since. The machine knows them by their numbers.
+    // Each record that is held or leased, with its view as it was checked when it came: batches use
+    // this checked view and never read the header again. The state machine refers to records by
+    // index.
     Slab<Record> records;
 
   private:
@@ -49,7 +50,7 @@ struct Stash::Impl {
     LeaseBook leases;
     ShareBook shares;
     BatchPlan plan;
-    Backlog backlog;  // that is read before a batch is cut; empty unless the freshest come first
+    Backlog backlog;  // records to read before a batch is cut; only for Order::freshest
     RepeatWatch repeats;
     std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
     std::int64_t ticked_ns = 0;
@@ -58,20 +59,20 @@ struct Stash::Impl {
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
-    bool spill_read = false;  // what a predecessor left there, which is read first
+    bool spill_read = false;  // the predecessor's records in the spill were read
 
     Impl(ReaderSeat seat, const StashOptions& given, const ConsumerOptions& consumer_options);
     ~Impl();
 
     Result<void> start();
-    // Ends all leases and gives the seat back. The memory stays as long as a lease has it.
+    // Ends all leases and gives the seat back. Memory stays mapped while a lease refers to it.
     void close();
     static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
     Poll read(std::int64_t now_ns);
     Poll wait(Deadline until);
     struct Decided {
         bool cut;
-        bool looked;  // for producers that wait: nothing was left to read or to move
+        bool looked;  // for waiting producers: nothing was left to read or to evacuate
     };
     [[nodiscard]] Decided decide(std::int64_t now_ns, bool blocked, bool changed);
     [[nodiscard]] bool cut_rest(std::int64_t now_ns);

@@ -24,8 +24,8 @@ void Stash::Impl::Turn::finish_changes() {
     release_dropped();
 }
 
-// After all that has been read was admitted: groups count as open, and their bytes as owed, before
-// they cease to be announced.
+// Once every record read is admitted: groups are counted as open, and their bytes as owed, before
+// they stop counting as announced.
 void Stash::Impl::Turn::show_admitted() {
     impl_->shown.show_open_groups();
     impl_->shown.show_room();
@@ -33,8 +33,8 @@ void Stash::Impl::Turn::show_admitted() {
 }
 
 // The records of a dropped group leave as one event: a successor must not find half of it. Its
-// tombstone was written before (show_groups): after a kill between the two, the records come once
-// more, and late.
+// tombstone was written before (show_groups): after a kill between the two, the records are
+// delivered again and dropped as late.
 void Stash::Impl::Turn::release_dropped() {
     auto& dropped = groups().dropped();
     if (dropped.empty()) return;

@@ -10,7 +10,7 @@
 namespace rollring {
 namespace {
 
-constexpr std::int64_t turn_ms = 20;  // many times what a turn takes
+constexpr std::int64_t turn_ms = 20;  // far longer than the lock is held
 
 }  // namespace
 
@@ -27,13 +27,13 @@ void RecordBound::start(LaneOwner& owner, const ReaderEntry& reader) {
 std::uint64_t RecordBound::count_lane(std::uint32_t lane) const {
     const LaneOwner& owner = map_->owner(lane);
     const ReaderEntry& reader = map_->entry(lane);
-    // A damaged lane holds nobody up.
+    // A damaged lane blocks no other producer.
     if (observe(owner.epoch) == 0 || observe(reader.quarantine) != 0) return 0;
     // In this order: `records_total` is stored after the tail that covers them.
     std::uint64_t sent = observe(owner.records_total);
     std::uint64_t claimed = observe(owner.records_claimed);
     const bool sends = claimed > sent && map_->producer_alive(lane);
-    if (claimed > sent && !sends) {  // it says no more
+    if (claimed > sent && !sends) {  // its producer is dead: the counters are final
         sent = observe(owner.records_total);
         if (observe(owner.counted_tail) == observe(owner.tail)) claimed = sent;
     }
@@ -55,9 +55,9 @@ std::uint64_t RecordBound::count() const {
 
 bool RecordBound::take_place(std::uint64_t sent, LaneOwner& owner) {
     if (claimed_ > sent_before_ + sent) return true;
-    // Full as a rule, when somebody waits: told without the turn.
+    // Fast path without the lock: while producers wait, the ring is usually full.
     if (count() >= most_) return false;
-    // Short of descriptors, or behind one who was stopped in his turn: as if it was full.
+    // Without a descriptor, or if a stopped process holds the lock, treat the ring as full.
     const Deadline patience = Deadline::after_ms(turn_ms);
     auto turn = LifeLock::take(map_->segment().fd(), LifeByte::counting());
     while (turn && !turn->has_value() && !patience.passed()) {

@@ -1,10 +1,10 @@
 #pragma once
 // How one warp copies, converts or fills the rows of a tile. Each lane reads 16 bytes at a time
-// where they are aligned in the record, for what comes over PCIe should come in whole lines, and
-// stores them word by word, for the target may lie anywhere. Read by nvcc, and by g++ for a test
-// that plays all lanes.
+// where they are aligned in the record, because PCIe reads should be whole lines, and stores single
+// words, because the target may be unaligned. Read by nvcc, and by g++ for a test that plays all
+// lanes.
 //
-// Of the record the lines of 16 bytes are read in which the rows lie: records end with such a line.
+// Loads cover whole 16-byte units of the record, which is padded to that size.
 
 #include <bit>
 #include <cstdint>
@@ -106,8 +106,8 @@ ROLLRING_DEVICE void put_word(std::uint64_t to, std::uint32_t word, std::int64_t
     }
 }
 
-// What was queued before may still run when records are read, and nothing is written before it has
-// ended; Gpu::load knows for which machine code that holds. A CPU that plays a lane has no queue.
+// Reads may overlap the stream's earlier work; writes begin after its end. Gpu::load decides which
+// binaries support it. A CPU that plays a lane has no queue.
 #ifdef __CUDACC__
 ROLLRING_DEVICE void wait_for_earlier();
 #else
@@ -203,7 +203,7 @@ struct GatherWork {
 };
 enum GatherWhat : std::uint32_t { gather_copied, gather_value, gather_counted };
 
-// Of so many in a row those of one part, which has `most` of them at most.
+// The first row of part number `part`, if `all` rows are split into parts of at most `most`.
 ROLLRING_DEVICE std::uint32_t part_begin(std::uint32_t all, std::uint32_t part,
                                          std::uint32_t most) {
     const std::uint64_t begin = std::uint64_t{part} * most;
@@ -283,7 +283,8 @@ ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, const GatherWor
     const device::GatherTarget& target = args.targets[work.target];
     const std::uint64_t to = target.to + std::uint64_t{work.first} * target.row_to_bytes;
     if (work.rows == 0) {
-        // A shorter one than others, or of no tokens: what follows in the record is not read.
+        // A sequence without rows in this part, shorter than others or empty: its record is not
+        // read.
     } else if (work.what == gather_copied) {
         take_rows_of(target, to, work.from, work.rows, lane);
     } else {

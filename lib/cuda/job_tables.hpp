@@ -19,7 +19,7 @@ static_assert(elements_max * 8 / tile_bytes_min <= std::uint64_t{1} << 32);
 // Which kernels a job needs; a plan needs those of its most demanding job.
 enum class Features : std::uint8_t { plain, casts, anything };
 
-// What the host keeps of a job, for pack_one.
+// Host-side data of a job, for pack_one.
 struct HostJob {
     std::uint64_t first_tile;
     std::uint64_t first_byte;  // of the piece from the tensor's address; strided jobs: 0

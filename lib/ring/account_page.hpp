@@ -1,6 +1,5 @@
 #pragma once
-// The stash's account in its page of the ring: the words of the struct, as they stand there. The
-// latest batch has the last words of the page.
+// StashAccount in its page of the ring, word by word. The last words hold the latest batch.
 
 #include <array>
 #include <bit>

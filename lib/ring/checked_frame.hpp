@@ -1,6 +1,5 @@
 #pragma once
-// Whether a frame can be believed. All who read one ask here, so that nobody takes what another
-// refuses.
+// Validation of frames. Every reader uses it, so that all accept the same frames.
 
 #include <cstdint>
 
@@ -15,10 +14,9 @@ namespace rollring {
     return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
 }
 
-// One private copy of the frame at `position`, checked against everything it could make its reader
-// do: it is a record or a skip, of that position, and ends within the lane and not above `end`; a
-// record's payload ends within it. False: the copy says nothing. `position` is a multiple of
-// line_bytes, and below `end`.
+// Copies the frame at `position` once and validates the copy: it is a record or a skip, of that
+// position, and ends within the lane and not above `end`; a record's payload ends within it. False:
+// the copy must not be used. `position` is a multiple of line_bytes, and below `end`.
 template <class Frames>
 [[nodiscard, gnu::always_inline]] inline bool checked_frame(const Frames& frames,
                                                             const LaneSize& size,
@@ -33,8 +31,8 @@ template <class Frames>
            (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
 }
 
-// Behind damage at `position`: where the next frame is that can be believed, in the same lap. The
-// end of the lap, or `end`, if there is none: frames of earlier laps have other positions.
+// The next valid frame of this lap behind damage at `position`; `end` or the lap's end if there is
+// none. Frames of earlier laps have other positions.
 template <class Frames>
 [[nodiscard]] std::uint64_t next_frame(const Frames& frames, const LaneSize& size,
                                        std::uint64_t position, std::uint64_t end) {

@@ -1,5 +1,5 @@
 #pragma once
-// Bounds of memory as the library itself asks for them; rollring/ring.hpp has what they are.
+// Internal queries of memory limits (MemoryBound in rollring/ring.hpp).
 
 #include <cstdint>
 #include <optional>
@@ -14,12 +14,13 @@ namespace rollring::detail {
 // `proc`: a folder like /proc/self, with cgroup and mountinfo.
 std::vector<MemoryBound> cgroup_bounds(const std::string& proc);
 
-// The bound of a cgroup or of the machine that keeps so many new pages from being reserved; nothing
-// where none is known to. To be asked first: the system kills a process that reserves beyond it,
-// while a full /dev/shm is an error of the call.
+// The limit of a cgroup or of the machine that reserving `bytes` more would exceed; empty if none
+// is known. Check it before reserving: the kernel kills a process that reserves beyond it, while a
+// full /dev/shm is an error of the call.
 std::optional<MemoryBound> bound_of_pages(std::uint64_t bytes);
 
-// An object of so many bytes, holes included, would end the process with SIGXFSZ.
+// The file-size limit that an object of `bytes`, holes included, exceeds (the kernel sends
+// SIGXFSZ).
 std::optional<MemoryBound> bound_of_length(std::uint64_t bytes);
 
 // "a lane needs 64 MiB but /dev/shm has 3 MiB free of 64 MiB: start the container with ..., "

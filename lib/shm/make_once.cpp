@@ -31,8 +31,8 @@ namespace {
 
 enum class Found { finished, forming, leftover };
 
-// What has the name. Clears a leftover whose creator died: holding its creation byte makes us the
-// only one who may unlink the name.
+// Classifies the object of this name. Removes it if its creator died: only the holder of the
+// creation byte may unlink the name.
 Result<Found> clear_leftover(const std::string& object, const Maker& maker) {
     auto old = open_object(object);
     if (!old) {
@@ -71,7 +71,8 @@ Result<std::optional<SharedObject>> make_object(const std::string& object) {
                : no_space(ENOSPC, page_bytes, object);
 }
 
-// Takes the creation byte of our fresh object; empty if someone took it for a leftover meanwhile.
+// Locks the creation byte of the new object; empty if another process has removed the object as a
+// leftover.
 Result<std::optional<LifeLock>> claim(int fd) {
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock || !lock->has_value()) return lock;

@@ -8,7 +8,7 @@
 namespace rollring {
 namespace {
 
-// Numbers that ascend, as "1, 4-7"; of more than `most` such ranges the first ones.
+// Formats ascending numbers as ranges ("1, 4-7"), at most `most` of them.
 std::string ranges_of(std::span<const std::uint32_t> numbers, std::size_t most) {
     if (numbers.empty()) return "none";
     std::string text;

@@ -1,5 +1,5 @@
 #pragma once
-// One open group: its members, their subsequences, and what can still become of it.
+// One open group: its members, their subsequences, and its possible outcomes.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,10 +15,11 @@
 
 namespace rollring {
 
-// What the stash needs to know of a record. Filled from a TrajectoryView by whoever polls.
+// The facts about a record that the state machine needs; the poller fills them in from a
+// TrajectoryView.
 struct Arrival {
-    std::uint32_t record = 0;         // the caller's own number of it, handed back with it
-    std::uint32_t producer_lane = 0;  // below 2^16; with the epoch: who owes the rest of a member
+    std::uint32_t record = 0;         // the caller's index of the record
+    std::uint32_t producer_lane = 0;  // below 2^16; with the epoch: the producer of the member
     std::uint32_t producer_epoch = 0;
     GroupKey key;
     std::uint32_t repetition_id = 0;  // if it is numbered
@@ -32,8 +33,8 @@ struct Arrival {
     std::int64_t policy_version_min = -1;
     std::optional<double> reward = {};
     std::int64_t source_id = 0;
-    // When it was sent, of one that a predecessor has seen: its group is that old. CLOCK_MONOTONIC,
-    // and not to be believed.
+    // Send time (CLOCK_MONOTONIC, untrusted) of a record that an earlier trainer has read; the
+    // group's age counts from it.
     std::optional<std::int64_t> sent_ns = {};
 };
 
@@ -47,7 +48,7 @@ struct Subsequence {
     return {arrival.record, arrival.n_tokens, arrival.subsequence_index};
 }
 
-// Of one member. Nearly always it is one, and lies in place.
+// The subsequences of a member; a single one, the usual case, is stored inline.
 class Subsequences {
   public:
     [[nodiscard]] std::span<const Subsequence> all() const {
@@ -108,12 +109,12 @@ struct alignas(64) Member {
     std::uint32_t repetition_id = 0;
     std::uint32_t attempt = 0;
     std::uint32_t producer_epoch = 0;
-    std::uint32_t finished = 0;    // which of the stash's, modulo 2^32
+    std::uint32_t finished = 0;    // order of finishing in the stash, modulo 2^32
     std::uint16_t lane = 0;        // its producer's
-    std::uint16_t last_index = 0;  // of its subsequences, if that one has come
+    std::uint16_t last_index = 0;  // index of the last subsequence, if has_last
     bool has_last : 1 = false;
     bool withheld : 1 = false;  // stale: for the baseline only
-    bool left : 1 = false;      // failed because its producer is gone: somebody else may send it
+    bool left : 1 = false;  // failed because its producer is gone: another one may send it again
     MemberState state = MemberState::open;
     RewardState rewarded = RewardState::absent;
     std::int64_t version_min = -1;
@@ -138,15 +139,15 @@ struct Group {
     GroupKey key;
     GroupState state = GroupState::free;
     bool expired = false;  // its deadline passed and the policy holds it
-    // Its members have numbers of their producers. If not, each record is one of its own, and they
-    // are counted as they come.
+    // Members are numbered by their producers. Otherwise each record is a member, numbered on
+    // arrival.
     bool numbered = true;
     // Entries beyond the first of their repetition: several producers send the same attempt of it.
     std::uint16_t rivals = 0;
     std::uint32_t size = 0;
     std::uint32_t complete = 0;
     std::uint32_t failed = 0;
-    // What is asked with every record, so that it need not look at all members.
+    // Cached for the check of each record, to avoid a scan of the members.
     std::uint64_t seen = 0;           // bit r: repetition r, below 64, is a member
     std::uint64_t final_members = 0;  // and is final: complete or failed
     std::uint64_t lanes = 0;          // bit l: lane l mod 64 has sent to it
@@ -154,7 +155,7 @@ struct Group {
     Amount total;  // of all subsequences
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
-    std::int64_t due_ns = 0;  // a retry after it was ready may get it a new one
+    std::int64_t due_ns = 0;  // a retry after readiness may renew it
     Neighbours in_ready;      // in order of becoming ready, while it is
     Neighbours in_by_age;     // the older first; nearly so after a restart
 
@@ -176,7 +177,7 @@ struct Group {
     }
     // Repetition ids below its size that are not final.
     [[nodiscard]] std::vector<std::uint32_t> missing() const;
-    // Whose members it has, each once.
+    // The distinct producers of its members.
     [[nodiscard]] std::vector<Sender> senders() const;
     Member& add(std::uint32_t repetition_id) {
         seen |= bit(repetition_id);
@@ -194,14 +195,14 @@ struct Group {
     void forget_open_members() {
         const auto kept = std::ranges::remove(members, MemberState::open, &Member::state);
         members.erase(kept.begin(), kept.end());
-        rivals = 0;  // they were open: what is final has none
+        rivals = 0;  // final members have no rivals
         seen = 0;
         for (const Member& member : members) seen |= bit(member.repetition_id);
     }
     static std::uint64_t bit(std::uint32_t number) {
         return number < 64 ? std::uint64_t{1} << number : 0;
     }
-    // What a batch counts: one record is one sequence to train on.
+    // The amount that counts for a batch: one record is one sequence to train on.
     [[nodiscard]] Amount complete_amount() const {
         if (complete == members.size()) return total;
         Amount sum;
@@ -212,7 +213,7 @@ struct Group {
     }
 };
 
-using ReadyList = IntrusiveList<Group, &Group::in_ready>;  // since longest first
+using ReadyList = IntrusiveList<Group, &Group::in_ready>;  // longest waiting first
 using AgeList = IntrusiveList<Group, &Group::in_by_age>;
 
 }  // namespace rollring

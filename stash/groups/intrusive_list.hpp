@@ -1,6 +1,6 @@
 #pragma once
-// A list through the elements of a slab, each of which carries its neighbours: to put one in or to
-// take one out needs no memory and no search.
+// A list through the elements of a slab, each of which carries its neighbours: insertion and
+// removal need neither memory nor a search.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ class IntrusiveList {
 
     void push_back(std::uint32_t index) { insert_behind(last_, index); }
     void push_front(std::uint32_t index) { insert_behind(none, index); }
-    // `before` none: in front of all.
+    // `before` == none inserts at the front.
     void insert_behind(std::uint32_t before, std::uint32_t index) {
         const std::uint32_t after = before == none ? first_ : of(before).next;
         of(index) = {before, after};

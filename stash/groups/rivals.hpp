@@ -3,8 +3,8 @@
 // subsequences leaves a part, and its successor sends the member again from the start, perhaps
 // before the death is known. When a producer sends a subsequence that another one has sent already,
 // it gets an entry of its own among the group's members, for all its later subsequences. The first
-// entry to be final is the member. Until such a repetition two producers that alternate are not
-// distinguished: each continues the entry of the other.
+// entry to be final is the member. Duplicate attempts: until a subsequence repeats, two alternating
+// producers fill the same entry.
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace rollring {
 
 // The entry that this record belongs to; `member` is the first of its repetition.
 Member& sender(Group& group, Member& member, const Arrival& arrival);
-// Keeps this entry and drops its rivals. Returns its new place.
+// Keeps this entry and drops its rivals. Returns its new address.
 Member& outlast(Group& group, Member& member, DropReason reason, RecordBook& book);
 // Drops the unfinished entries of a producer that is gone if a rival sends the same member. True if
 // there were any.
