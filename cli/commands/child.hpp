@@ -40,7 +40,7 @@ class Child {
     std::string output_;
 };
 
-// Sleeps until one of them has something to tell, or has ended, at most so long.
+// Waits up to `timeout_ms` until a child has output or has ended.
 void wait_for_any(const std::vector<Child>& children, int timeout_ms);
 
 }  // namespace rollring::cli

@@ -15,7 +15,7 @@ std::string first_bad(const InputOptions& input, const std::vector<std::string>&
         const Next next = (*source)->next(draft);
         if (next == Next::bad) return (*source)->problem();
         if (next != Next::record) break;
-        // A ring may refuse what the format allows.
+        // A ring's schema may refuse a record that the format allows.
         const std::string here = (*source)->where() + ": ";
         const auto found = std::ranges::find_if(
             met, [&](const std::string& text) { return text.starts_with(here); });

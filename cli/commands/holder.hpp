@@ -1,5 +1,5 @@
 #pragma once
-// Late release, out of order: what `consume --hold K` does to a ring.
+// `consume --hold K`: late release, out of order.
 
 #include <cstdint>
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace rollring::cli {
 
-// Releases each record about K records later, in an order drawn from a seed: records come in blocks
-// of K; while one block arrives the one before is given back, one for one.
+// Releases each record about K records later, in an order drawn from a seed: for each record of a
+// block that arrives, one of the previous block is released.
 class Holder {
   public:
     Holder(std::uint64_t count, std::uint64_t seed) : count_(count), random_(seed) {}

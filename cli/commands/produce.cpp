@@ -39,7 +39,7 @@ struct Sent {
     std::string bad;  // the bad record that ended it, with its place
 };
 
-// Says each remark of a source once.
+// Prints each remark of a source once.
 class Remarks {
   public:
     explicit Remarks(bool silent) : silent_(silent) {}
@@ -55,7 +55,7 @@ class Remarks {
     std::set<std::string> told_;
 };
 
-// waits: for the place of its group; it is asked for again, or another record is sent first.
+// waits: there is no place for its group yet; retry, or send another record first.
 enum class Outcome { sent, bad, stopped, failed, waits };
 
 // Where records go: into a ring, or, for --digest, nowhere.
@@ -87,7 +87,7 @@ class Sink {
     std::unique_ptr<std::byte[], FreeAligned> memory_;
     std::uint64_t memory_bytes_ = 0;
     std::uint64_t pending_ = 0;  // of the batch
-    std::uint64_t slices_ = 0;   // waits that we cut to look for an interrupt
+    std::uint64_t slices_ = 0;   // slices of waits, to poll for interrupts
     std::int64_t waits_since_ns_ = 0;
     std::int64_t moment_ms_ = 1;
     Waiting waiting_;
@@ -142,7 +142,7 @@ Outcome Sink::send_to_ring(const Draft& draft) {
         const Outcome over = wait_is_over(monotonic_ns() - waits_since_ns_);
         if (over != Outcome::sent) return over;
         if (for_place) return Outcome::waits;
-        // While a group waits for its place, another may become open that we have members of.
+        // While a group waits for its place, another group whose members we have may open.
         for_place = !may_send(group_of(draft));
         moment_ms_ = for_place ? std::min(2 * moment_ms_, moment_max_ms) : 1;
         deadline = Deadline::after_ms(for_place ? moment_ms_ : slice_ms);
@@ -234,7 +234,7 @@ void keep_rate(Sink& sink, double tokens_per_s, std::int64_t started_ns) {
     }
 }
 
-// A demo says it for all of its producers.
+// In a demo, the parent reports it once for all producers.
 int fail_at(const ProduceOptions& options, Progress& progress, Sink& sink, std::string message) {
     progress.clear();
     sink.sent.bad = std::move(message);
@@ -344,7 +344,7 @@ int produce(const ProduceOptions& options) {
     const double seconds = std::max(1e-9, static_cast<double>(monotonic_ns() - started_ns) * 1e-9);
     progress.clear();
     remarks.tell(**source);
-    // After an error a table of zeros says nothing.
+    // Skip a table of zeros after an error.
     const bool failed = code == exit_failed;
     if (options.json || !failed || sink.sent.amount.records != 0) {
         report(options, sink, seconds, failed);

@@ -14,7 +14,7 @@ struct ProduceOptions {
     InputOptions input;
     std::string producer_name;
     std::string checksum = "none";
-    double tokens_per_s = 0;  // 0: as fast as it goes
+    double tokens_per_s = 0;  // 0: unlimited
     std::optional<std::uint64_t> records_max;
     std::uint64_t batch = 1;
     std::int64_t timeout_ms = 600'000;

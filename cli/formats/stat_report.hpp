@@ -53,7 +53,7 @@ inline void add_amount(Json& to, std::string_view name, const rollring::Amount& 
     to[fmt::format("tokens_{}", name)] = amount.tokens;
 }
 
-// Adds all fields of it.
+// Adds all fields of `stat`.
 template <class Stat>
 void add_fields(Json& to, const Stat& stat) {
     for_each_field(stat, [&]<class T>(const auto& field, const T& value) {
@@ -95,7 +95,7 @@ std::string cell_of(FieldUnit unit, const T& value) {
     }
 }
 
-// One field of it, for people.
+// One field of `stat` as text.
 template <class Stat, class T>
 std::string cell_of(const Stat& stat, T Stat::* member) {
     FieldUnit unit = FieldUnit::none;

@@ -1,6 +1,5 @@
 #pragma once
-// Tables of stats for a terminal: each column is one entry that says how it looks and what it
-// shows.
+// Tables of stats for a terminal: each column is one entry with its layout and its content.
 
 #include <functional>
 #include <string>

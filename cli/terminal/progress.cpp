@@ -54,7 +54,7 @@ void Progress::draw(const Amount& done, std::optional<double> share) {
     std::string text = title_ + " ";
     const double elapsed = static_cast<double>(now - started_ns_) * 1e-9;
     if (share) text += fmt::format("{} {:3.0f}%  ", bar(*share), *share * 100);
-    // What is cut off on a narrow terminal comes last.
+    // The least important text comes last, because narrow terminals cut it off.
     text += share && *share > 0.001 && *share < 1
                 ? "ETA " + duration_text(elapsed * (1 - *share) / *share)
                 : duration_text(elapsed);

@@ -68,7 +68,7 @@ void RegionMemory::discard(Region region) {
     if (!take_down(region)) leftover_.push_back(std::move(region));
 }
 
-// Whether nothing is left of it.
+// Whether it was freed completely.
 bool RegionMemory::take_down(Region& region) {
     bool gone = true;
     if (!region.chunks.empty() && region.is_adopted()) {
@@ -112,7 +112,7 @@ Result<void> RegionMemory::bring(Chunk& chunk, std::vector<Before>& undo) {
     return {};
 }
 
-// All that can be put back is; the first error of what cannot.
+// Undoes every step that can be undone; returns the first error.
 Result<void> RegionMemory::put_back(std::span<const Before> undo) {
     Result<void> all;
     for (std::size_t i = undo.size(); i-- > 0;) {
@@ -202,8 +202,7 @@ Result<void> RegionMemory::copy_out(std::span<Region* const> regions,
     return step ? waited : step;
 }
 
-// Brings everything that is not mapped and copies back what the slabs hold, one chunk's copy
-// beside the mapping of the next ones.
+// Maps all chunks and copies their contents back, overlapping each copy with the next mappings.
 Result<std::uint64_t> RegionMemory::copy_in(std::span<Region* const> regions,
                                             std::vector<Before>& undo) {
     std::uint64_t copied_bytes = 0;

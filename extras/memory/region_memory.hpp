@@ -1,9 +1,9 @@
 #pragma once
 // Regions of device memory at fixed addresses, and the steps that take their physical memory away
-// and bring it back. Each step can be taken back, up to destroying handles.
+// and bring it back. Each step can be undone until handles are destroyed.
 //
-// Where taking back fails too, or the driver refuses to destroy a handle, chunks stay as they are,
-// `held` or `mapped`: the next step goes on from there.
+// If an undo fails, or the driver refuses to destroy a handle, chunks stay `held` or `mapped`: the
+// next step continues from that state.
 
 #include <cstdint>
 #include <memory>
@@ -59,31 +59,31 @@ class RegionMemory {
 
     // A new region, all of it mapped. out_of_device_memory, device_error: then there is none.
     Result<Region> make(std::uint64_t bytes);
-    // Frees it, with what is mapped of it: no work on the device may use it any more. What the
-    // driver refuses to take is tried again later.
+    // Unmaps and frees the region; the device must not use it any more. Parts that the driver
+    // refuses are retried later.
     void discard(Region region);
     void discard_again();
     [[nodiscard]] bool has_leftovers() const { return !leftover_.empty(); }
 
-    // out_of_device_memory if there is less than that.
+    // out_of_device_memory if less is free.
     Result<void> check_free(std::uint64_t need_bytes);
     Error out_of_memory(std::uint64_t need_bytes);
-    // Until the work on these streams, or on the whole device, is done.
+    // Waits for the work on these streams, or on the whole device.
     Result<void> wait(std::span<const Stream> streams) { return memory_->wait(streams); }
 
-    // On an error all is mapped as it was, with its bytes; if not, the error says so.
+    // On an error the old state is restored, or the error says which part is not.
     Result<void> unmap_all(std::span<Region* const> regions);
     // To pinned host memory. `pinned`: the regions that got their slab here; none, on an error.
     Result<void> copy_out(std::span<Region* const> regions, std::vector<Region*>& pinned);
-    // Brings everything that is not mapped, with what the slabs hold; the bytes copied. On an error
-    // all is as it was, or the error says what is not.
+    // Maps all chunks and restores their contents; returns the bytes copied. On an error the old
+    // state is restored, or the error says which part is not.
     Result<std::uint64_t> bring_back(std::span<Region* const> regions, std::uint64_t need_bytes);
     void give_slabs_back(std::span<Region* const> regions);
-    // The bytes that the driver took. What it refuses stays held, and is not free for others.
+    // Returns the bytes freed; parts that the driver refuses stay allocated.
     std::uint64_t destroy_handles(Region& region);
-    // Waits for what is left of failed copies.
+    // Waits for copies that a failed step left.
     Result<void> end_copies();
-    // The copies that are under way can be waited for no more: the device is gone.
+    // Abandons pending copies: the device is lost.
     void forget_copies() { copying_ = false; }
 
   private:

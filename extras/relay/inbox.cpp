@@ -9,7 +9,7 @@
 namespace rollring::relay {
 namespace {
 
-// While a place or room is waited for, others may come with something that needs none.
+// Waits for place or room are short, so that records that need neither can pass.
 constexpr std::int64_t room_slice_ns = 20'000'000;
 constexpr std::int64_t place_slice_ns = 2'000'000;
 constexpr std::size_t alignment = 64;  // of a record
@@ -147,7 +147,7 @@ void Inbox::give_back(const Cancelled& cancelled) {
     }
 }
 
-// All that was written down is visible.
+// Makes every logged record visible.
 void Inbox::settle() {
     producer_.flush();
     carried_.settle();
@@ -176,7 +176,7 @@ bool Inbox::look(const Item& item) {
     return view_.parse(bytes, producer_.schema()).empty();
 }
 
-// A record that can never be sent is passed over: its producer has gone on.
+// A record that can never be sent is skipped, because its producer has continued.
 Inbox::Went Inbox::send(const Item& item, Deadline deadline) {
     const ParcelEntry& entry = *item.entry;
     if (carried_.has(entry.lane, entry.position)) {
@@ -207,7 +207,7 @@ Inbox::Went Inbox::send(const Item& item, Deadline deadline) {
             stats_.refused++;
             return Went::on;
     }
-    // Before any call that may show it.
+    // Log it before any call that could make it visible.
     const std::uint64_t to = producer_.last().position;
     carried_.note(entry.lane, entry.position, to);
     carried_.places().note_sent(view_.group_key(), to);
@@ -227,7 +227,7 @@ Inbox::Went Inbox::send_next(std::size_t lane, Deadline deadline, News& news) {
     return went;
 }
 
-// Of each lane as much as can go now; `first` is one of which something can not.
+// Sends as much of each lane as possible; `first`: a lane that is blocked.
 Inbox::Went Inbox::send_all(News& news, std::size_t& first) {
     Went found = Went::on;
     for (std::size_t i = 0; i < lanes_.size(); i++) {
@@ -291,7 +291,7 @@ Inbox::News Inbox::step(Deadline deadline) {
         const std::scoped_lock lock(mutex_);
         if (std::exchange(interrupted_, false)) break;
     }
-    producer_.flush();  // what was sent while it waited is told as sent
+    producer_.flush();  // records sent during the wait are reported as sent
     news.spare = spare_.count();
     news.is_short = !asked_.empty() || spare_.is_short();
     const std::scoped_lock lock(mutex_);
@@ -303,7 +303,7 @@ void Inbox::close() {
     settle();
     spare_.want(0);
     spare_.settle();
-    for (const std::uint64_t worker : workers()) give_back({worker, {}});  // others have them now
+    for (const std::uint64_t worker : workers()) give_back({worker, {}});  // for other producers
     producer_.close();
 }
 

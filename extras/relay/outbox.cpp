@@ -4,7 +4,7 @@
 
 namespace rollring::relay {
 
-// Records that follow each other in memory share a span: between two lies the second one's frame.
+// Adjacent records share a span, frame headers included.
 void Parcel::add(const Record& record) {
     constexpr std::ptrdiff_t frame_bytes = 64;
     const std::byte* const at = record.bytes.data();

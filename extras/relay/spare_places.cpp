@@ -7,7 +7,8 @@
 namespace rollring::relay {
 namespace {
 
-constexpr std::uint64_t stand_in_mark = 0x7370617265706c63;  // no group's key but by a rare chance
+// Equals a group's key only by a hash collision.
+constexpr std::uint64_t stand_in_mark = 0x7370617265706c63;
 
 std::uint64_t random_number() {
     std::random_device random;

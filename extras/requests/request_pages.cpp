@@ -62,7 +62,7 @@ Result<bool> RequestPages::stays(Deadline deadline) const {
     return object_.linked();
 }
 
-// Of several who do this at a time the latest counts: one may have been stopped in between.
+// Concurrent callers keep the latest time; a stopped one must not move it back.
 void RequestPages::changed(std::uint32_t place) const {
     std::atomic<std::int64_t>& word = entry(place).changed_ns;
     const std::int64_t now_ns = monotonic_ns();
@@ -104,7 +104,7 @@ bool RequestPages::let_go(std::uint32_t place, std::uint64_t word) const {
 bool RequestPages::let_go(std::uint32_t seat) const {
     bool found = false;
     for (std::uint32_t place = 0; place < count(); place++) {
-        // Again if it was withdrawn meanwhile.
+        // Retry if a withdrawal changed the word.
         for (std::uint64_t word = observe(entry(place).word);
              Word::of(word).state == State::taken && Word::of(word).seat == seat;
              word = observe(entry(place).word)) {
@@ -119,8 +119,8 @@ bool RequestPages::let_go_of_dead() const {
     for (std::uint32_t place = 0; place < count(); place++) {
         const std::uint64_t word = observe(entry(place).word);
         if (Word::of(word).state != State::taken) continue;
-        // The word was read before the byte was asked: a worker that has the seat by now has let go
-        // of all that it found, and the word is another one.
+        // The word is read before the life byte: a new holder of the seat first returns its
+        // predecessor's requests, so the swap fails.
         if (alive(fd(), seat_byte(Word::of(word).seat))) continue;
         found |= let_go(place, word);
     }

@@ -30,7 +30,7 @@ std::vector<T> read_all(const Companion& object, std::uint64_t offset, std::uint
     return rows;
 }
 
-// Seats are taken from the first one on: behind one that nobody has had there is none.
+// Seats are taken from the first one on: the first seat that was never used ends the list.
 void read_workers(const Companion& object, RequestsStat& stat) {
     constexpr std::uint32_t per_read = 64;
     for (std::uint32_t first = 0; first < request_seats; first += per_read) {
@@ -59,10 +59,10 @@ std::optional<RequestState> state_of(const Word& word) {
         case State::free:
             break;
     }
-    return std::nullopt;  // there is none, or somebody has written over its word
+    return std::nullopt;  // free, or a damaged word
 }
 
-// Tells who has it, and notes that there.
+// The worker's name; counts the request for it.
 std::string tell_worker(RequestsStat& stat, std::uint32_t seat, std::int64_t since_ns) {
     if (seat >= stat.workers.size()) return fmt::format("(seat {})", seat);
     RequestWorkerStat& worker = stat.workers[seat];

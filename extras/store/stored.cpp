@@ -39,7 +39,7 @@ std::unexpected<Error> not_stored(Location at) {
 
 }  // namespace
 
-// The marks go when the cursor has passed them, so they are looked at first.
+// Marks are cleared once the cursor has passed them, so read them before the cursor.
 bool ReleasedMarks::released(const Place& place) {
     return marked(place) || place.position < map_->entry(place.lane).cursor.load();
 }
@@ -63,7 +63,7 @@ bool ReleasedMarks::marked(const Place& place) {
     return (words_[word - first_] >> line % 64 & 1) != 0;
 }
 
-// What is found may have been released: a look at the marks comes behind it.
+// The value may have been released: the caller checks the marks afterwards.
 Result<StoredValue> StoredValues::find_one(Location at) const {
     const Geometry& geometry = map_->geometry();
     const Place place = place_of(at);
@@ -78,7 +78,7 @@ Result<StoredValue> StoredValues::find_one(Location at) const {
         !checked_frame(beginning, size, place.position, tail, frame) || !is_record(frame)) {
         return not_stored(at);
     }
-    // A second look reads what was copied, and says of the rest where it lies.
+    // Parses the copied part; columns behind it are given by offset.
     TrajectoryView view;
     const bool ours = beginning.header.column_count == columns &&
                       view.parse({beginning.payload(), frame.payload_bytes}, map_->schema(),

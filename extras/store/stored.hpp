@@ -1,6 +1,6 @@
 #pragma once
-// Reads values of a store where they lie, without mapping them: what a location names may be gone
-// by now, and a hole that is touched would take a page.
+// Reads values of a store where they lie, without mapping them: a value may be cleared meanwhile,
+// and touching a hole would allocate a page.
 
 #include <array>
 #include <cstdint>
@@ -10,13 +10,12 @@
 
 namespace rollring {
 
-// Whether values were released. Marks of neighbours come with one read, so what is said of a value
-// holds for the moment at which this was made, or a later one: make another for each look.
+// Whether values were released. One read caches the marks of neighbours, so an answer may be as old
+// as this object: make a new one for each check.
 class ReleasedMarks {
   public:
     explicit ReleasedMarks(const RingMap& map) : map_(&map) {}
-    // Whoever keeps the books marks it, or moves the cursor over it, before its memory is
-    // another's.
+    // The bookkeeper marks a value, or moves the cursor over it, before its memory is reused.
     [[nodiscard]] bool released(const Place& place);
 
   private:
@@ -39,7 +38,7 @@ class StoredValues {
     // Errc::not_stored: one was cleared meanwhile.
     [[nodiscard]] Result<void> read(std::span<const StoredValue> found,
                                     std::span<std::byte* const> to) const;
-    // Of a lane, as they are found one behind the other; about, while they are put and cleared.
+    // Totals of a lane by a scan of its frames; approximate while others put and clear.
     struct Sum {
         std::uint64_t values = 0;
         std::uint64_t bytes = 0;  // with all that lies beside them

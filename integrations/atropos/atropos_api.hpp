@@ -1,6 +1,6 @@
 #pragma once
-// The REST surface of Atropos' server (atroposlib 0.4.0), in front of a hub: paths, what is asked
-// and what is answered, as JSON. docs/atropos.md lists where the answers differ, and why.
+// The REST surface of Atropos' server (atroposlib 0.4.0), in front of a hub: paths, requests and
+// responses, as JSON. docs/atropos.md lists where the answers differ, and why.
 
 #include <atomic>
 #include <cstdint>
@@ -17,7 +17,7 @@ class AtroposApi {
   public:
     explicit AtroposApi(AtroposHub& hub) : hub_(&hub), run_id_(draw_run_id()) {}
 
-    // Any thread, several at a time.
+    // Thread-safe.
     HttpAnswer answer(const HttpRequest& request);
 
   private:
@@ -39,8 +39,8 @@ class AtroposApi {
     // Whole groups, in their order.
     HttpAnswer send(const HttpRequest& request, bool list);
 
-    // A list of which not all was taken, when it is posted again: what was taken is not sent twice.
-    // How many groups of it are in the ring already.
+    // The number of groups of this body already in the ring, so that a retried post sends none
+    // twice.
     std::size_t taken_of(const GroupKey& body);
     void remember(const GroupKey& body, std::size_t taken);
 

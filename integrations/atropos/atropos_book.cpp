@@ -13,9 +13,9 @@ constexpr double min_env_weight = 0.01;   // theirs: no environment starves alto
 constexpr std::size_t looked_at = 16384;  // groups; with batch_max a bound on the work
 constexpr std::int64_t batch_max = 1 << 20;
 
-// Which of these sizes, the earliest, add up to `target`: their places in rising order; empty if
-// none do. `from[s]` is the place that first made s possible, so each sum leads back through
-// earlier places only. The textbook's subset sum.
+// Subset sum: ascending indices of the earliest sizes that add up to `target`; empty if there are
+// none. `from[s]` is the place that first made s possible, so each sum leads back through earlier
+// places only. The textbook's subset sum.
 std::vector<std::size_t> sum_to(std::span<const std::uint32_t> sizes, std::int64_t target) {
     if (target <= 0 || target > batch_max) return {};
     const auto end = static_cast<std::size_t>(target);
@@ -38,7 +38,7 @@ std::vector<std::size_t> sum_to(std::span<const std::uint32_t> sizes, std::int64
     return places;
 }
 
-// Likewise, with the oldest of all among them if that can be.
+// Likewise, including the oldest size if possible.
 std::vector<std::size_t> sum_with_oldest(std::span<const std::uint32_t> sizes,
                                          std::int64_t target) {
     if (sizes.empty()) return {};
@@ -93,8 +93,8 @@ std::optional<std::uint64_t> AtroposBook::enter(const AtroposEntry& entry) {
     return kept;
 }
 
-// Of each connected environment that asks for a share of the batch, as many sequences as that is.
-// False: one of them has not sent enough yet.
+// Takes the minimum share of each connected environment that asks for one. False: one of them has
+// not sent enough yet.
 bool AtroposBook::choose_minimums(Choice& chosen, std::int64_t& left) const {
     struct Wanted {
         std::int64_t env_id;

@@ -1,7 +1,7 @@
 #pragma once
-// What an Atropos server knows besides the groups themselves: the trainer, the environments, which
-// groups wait in which order, and which of them make the next batch. No JSON, no ring, no clock,
-// one thread at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), but for what
+// The state of an Atropos server besides the groups: the trainer, the environments, which groups
+// wait in which order, and which of them make the next batch. No JSON, no ring, no clock, one
+// thread at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), but for what
 // docs/atropos.md lists.
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace rollring::cli {
 
-// What a trainer says of itself when it registers.
+// A trainer's registration.
 struct AtroposTrainer {
     std::string wandb_group;
     std::string wandb_project;
@@ -29,7 +29,7 @@ struct AtroposTrainer {
 struct AtroposEnv {
     std::int64_t max_token_length = 0;
     std::string desired_name;
-    std::string real_name = {};  // desired_name and how many had it before: what wandb shows
+    std::string real_name = {};  // desired_name with a suffix, as wandb shows it
     double weight = 1;
     std::int64_t group_size = 1;
     std::optional<double> min_batch_allocation = {};  // share of a batch
@@ -38,7 +38,7 @@ struct AtroposEnv {
 
 // A group that waits for its batch.
 struct AtroposEntry {
-    std::uint64_t id;  // when it came, and no other's
+    std::uint64_t id;  // unique, in order of arrival
     std::optional<std::int64_t> env_id;
     std::uint32_t size;  // sequences
 };
@@ -53,7 +53,7 @@ struct AtroposEnvStatus {
 
 class AtroposBook {
   public:
-    // The first trainer's word holds until reset.
+    // The first registration is valid until a reset.
     void enter_trainer(const AtroposTrainer& trainer);
     [[nodiscard]] const std::optional<AtroposTrainer>& trainer() const { return trainer_; }
     // The trainer has asked for a batch: environments may begin.
@@ -66,8 +66,8 @@ class AtroposBook {
     [[nodiscard]] std::span<const AtroposEnv> envs() const { return envs_; }
     bool disconnect(std::int64_t env_id);  // false: there is no such environment
 
-    // A group has come. What it is kept with if it is not of the size that its environment has
-    // announced: how many sequences are there now; else nothing.
+    // Adds a group. If its size differs from the announced one, it is buffered: returns the
+    // sequences in the buffer.
     std::optional<std::uint64_t> enter(const AtroposEntry& entry);
     // A batch of exactly batch_size sequences, the oldest that make one; empty if none do.
     [[nodiscard]] std::vector<AtroposEntry> take_batch();
@@ -81,8 +81,8 @@ class AtroposBook {
     [[nodiscard]] AtroposEnvStatus status_of(std::int64_t env_id);
 
   private:
-    void queue(const AtroposEntry& entry);    // where its id says
-    using Choice = std::vector<std::size_t>;  // places in the queue
+    void queue(const AtroposEntry& entry);    // sorted by id
+    using Choice = std::vector<std::size_t>;  // indices into the queue
     [[nodiscard]] Choice choose() const;
     [[nodiscard]] bool choose_minimums(Choice& chosen, std::int64_t& left) const;
     [[nodiscard]] bool known(std::optional<std::int64_t> env_id) const {

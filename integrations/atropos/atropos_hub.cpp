@@ -16,16 +16,15 @@ constexpr std::int64_t attach_ms = 2'000;   // for a predecessor's seat
 constexpr std::int64_t arrive_ms = 10'000;  // from the ring to the stash, at the most
 constexpr std::int64_t lease_slice_ms = 20;
 
-// Groups are whole or not at all: what a dead server has left of one was not said to be received,
-// and whoever sent it sends it again.
+// Groups are whole or not at all: a partial group of a dead server was never answered, so its
+// environment posts it again.
 StashOptions stash_options() {
-    return {
-        .at_deadline = AtDeadline::hold,
-        .min_size = group_size_max,
-        .bad_reward = BadReward::absent,
-        .order = Order::freshest,  // the order is the book's: all that is complete comes at once
-        .batch = BatchTarget::groups(1),
-        .advantages = Advantages::none};
+    return {.at_deadline = AtDeadline::hold,
+            .min_size = group_size_max,
+            .bad_reward = BadReward::absent,
+            .order = Order::freshest,  // the book keeps the order; take every complete group
+            .batch = BatchTarget::groups(1),
+            .advantages = Advantages::none};
 }
 
 }  // namespace
@@ -45,7 +44,7 @@ Result<std::unique_ptr<AtroposHub>> AtroposHub::open(const AtroposHubOptions& op
         for (AtroposEnv& env : state->envs) hub->book_.enter_env_again(std::move(env));
         hub->receipts_ = std::move(state->receipts);
     }
-    // That it can be written is known before anybody relies on it.
+    // Fail early if the state file cannot be written.
     if (auto written = hub->write_down(); !written) return std::unexpected(written.error());
     return hub;
 }
@@ -77,7 +76,7 @@ AtroposHub::Posted AtroposHub::post(std::span<ParsedRecord> members,
     const std::scoped_lock lock(book_mutex_);
     if (answer.sent == LaneSend::ok) {
         counts_.groups++;
-        // What another takes would stay in the book for ever, and throttle who sends.
+        // Groups taken by another trainer would stay in the book and throttle the environments.
         if (read_by_another()) {
             posted_.erase(key);
         } else {
@@ -124,8 +123,8 @@ void AtroposHub::adopt(Leased stranger) {
     static_cast<void>(book_.enter(entry));
 }
 
-// Everything that is complete in the ring. What was not posted here came before this server did,
-// or is sent by those who use the ring themselves.
+// Everything that is complete in the ring. Groups that were not posted here are older than this
+// server, or come from producers on the ring.
 void AtroposHub::lease_what_came(Deadline deadline) {
     Batch batch;
     while (stash_->next(batch, deadline) == NextBatch::batch) {
@@ -157,7 +156,7 @@ void AtroposHub::lease_what_came(Deadline deadline) {
     }
 }
 
-// What is said to be received is in the ring, and comes within moments.
+// Received groups are in the ring and arrive within moments.
 bool AtroposHub::lease_all(std::span<const AtroposEntry> wanted) {
     const Deadline deadline = Deadline::after_ms(arrive_ms);
     const auto missing = [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); };
@@ -228,7 +227,7 @@ AtroposHub::Handed AtroposHub::next_batch() {
         true);
     if (batch.empty()) return {.groups = {}};
     if (!lease_all(batch)) {
-        // Not there after all: another reader has taken it.
+        // Another reader has taken it.
         const std::size_t lost = std::erase_if(
             batch, [this](const AtroposEntry& entry) { return !leased_.contains(entry.id); });
         note(fmt::format("groups of a batch that are no longer in the ring: {}", lost));
@@ -237,7 +236,7 @@ AtroposHub::Handed AtroposHub::next_batch() {
     }
     handed_ = std::move(batch);
     with_book([](AtroposBook& book) { book.set_step(book.step() + 1); }, true);
-    // Its turn lasts until the answer is written: nobody else is handed anything meanwhile.
+    // Holds the lock until the answer is written, so that no other request gets a batch.
     return {.groups = text_of(handed_),
             .delivered = [this, turn](bool written) { delivered(written); }};
 }

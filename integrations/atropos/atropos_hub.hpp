@@ -1,8 +1,8 @@
 #pragma once
-// An Atropos server's groups, in a ring: what is posted goes into lanes, and a batch is leased from
+// An Atropos server's groups, in a ring: posted groups go into lanes, and a batch is leased from
 // the stash until the trainer asks for the next one.
 //
-//   posted  -> in the ring, before `received` is said: no death of a process loses it
+//   posted  -> in the ring before `received` is answered, so that no death loses it
 //   batch   -> leased; its records stay in the ring
 //   the next batch is asked for -> acknowledged
 //   the trainer registers again, or was not there to read the answer -> the same batch once more
@@ -42,35 +42,34 @@ class AtroposHub {
     [[nodiscard]] const std::string& ring() const { return options_.ring; }
 
     // The members of one group; `id` from next_id(), in each one's meta.visit. Waits while the
-    // ring is full. How many sequences are kept, if it is not of the size that its environment has
-    // announced.
+    // ring is full. `buffered`: the sequences kept back if the group differs from the announced
+    // size.
     struct Posted {
         LaneSend sent;
         std::optional<std::uint64_t> buffered = {};
         std::string problem = {};
     };
     Posted post(std::span<ParsedRecord> members, const std::function<bool()>& gone);
-    std::uint64_t next_id();  // rises, also from one process to the next
+    std::uint64_t next_id();  // increases, across restarts too
 
-    // The next batch, as the JSON of its groups; nothing if the groups that are there make none.
-    // `delivered` is to be called, in the same thread, with whether the answer was written.
+    // The next batch, as the JSON of its groups; empty if the waiting groups do not fill a batch.
+    // Call `delivered` in the same thread, with true if the answer was written.
     struct Handed {
         std::optional<std::string> groups;
         std::function<void(bool written)> delivered = {};
         std::string problem = {};  // why there is no trainer's side: try again
     };
     Handed next_batch();
-    // Whoever trains begins anew: a batch that was handed out comes again.
+    // The trainer starts anew: an outstanding batch is delivered again.
     void register_trainer(const AtroposTrainer& trainer);
-    // Whether a trainer reads the ring that does not ask this server: what is sent goes to it.
+    // Whether another trainer reads the ring directly and so receives all records.
     [[nodiscard]] bool read_by_another() const { return !reads_ && lanes_->consumer_alive(); }
-    // Enters into the book what others have sent into the ring, if a trainer has asked before and
-    // does not ask now.
+    // Adds groups of other producers to the book while the trainer is between requests.
     void look();
-    // Everything is dropped, what lies in the ring included. Why not, if not.
+    // Drops everything, the ring's records included. Returns the reason on failure.
     std::string reset();
 
-    // The book under its lock; what `change` does to it is written down if `keep`.
+    // The book under its lock; saves the book afterwards if `keep`.
     template <class F>
     auto with_book(F&& change, bool keep) {
         const std::scoped_lock lock(book_mutex_);
@@ -93,7 +92,7 @@ class AtroposHub {
     // Whether a server that starts later has anything to go on with: a trainer or an environment
     // that has registered.
     [[nodiscard]] bool has_clients();
-    // To be asked where there is no room: is it for want of a batch that can be made?
+    // If the ring is full because no batch can be formed: the reason.
     [[nodiscard]] std::optional<std::string> stuck();
 
   private:
@@ -126,10 +125,10 @@ class AtroposHub {
 
     std::mutex trainer_mutex_;  // taken before book_mutex_: the stash and what it has leased
     std::unique_ptr<Stash> stash_;
-    std::atomic<bool> reads_ = false;         // stash_ is there
+    std::atomic<bool> reads_ = false;         // stash_ is open
     std::map<std::uint64_t, Leased> leased_;  // by id
     std::vector<AtroposEntry> handed_;        // the batch that the trainer has
-    bool written_ = false;                    // and has read
+    bool written_ = false;                    // its answer was written
 
     std::mutex book_mutex_;
     AtroposBook book_;

@@ -32,14 +32,14 @@
 
 namespace rollring::cli {
 
-// What one run of a producer puts into the keys that it makes up; 64 bits of chance.
+// A random 64-bit run ID for generated keys.
 std::string draw_run_id();
 
 // A line taken apart into one record a member.
 class AtroposLine {
   public:
-    // A column by token with more or fewer entries than tokens is refused; or kept as it is
-    // written, in extra: their server takes such, and some of their environments send it.
+    // A column by token with more or fewer entries than tokens is refused, or kept unchanged in
+    // `extra`, because Atropos' server accepts it, and some of its environments send it.
     enum class Uneven : std::uint8_t { refused, kept };
     explicit AtroposLine(std::string run_id, Uneven uneven = Uneven::refused)
         : run_id_(std::move(run_id)), uneven_(uneven) {}
@@ -60,15 +60,15 @@ class AtroposLine {
 };
 
 // Puts the members of groups together again, in whatever order they come. Each subsequence of a
-// member is an entry of its own: their groups know no other way to say it.
+// member is an entry of its own: Atropos' groups have no other form for it.
 class AtroposGroups {
   public:
-    // What a group does not have: its key is left out, or is null, as Atropos' server answers.
+    // Absent values: the key is left out, or null, as Atropos' server answers.
     enum class Absent : std::uint8_t { left_out, null };
     explicit AtroposGroups(Absent absent = Absent::left_out) : absent_(absent) {}
 
-    // Appends the line of each group that this record completes. Returns what could not be written
-    // as the JSON that it should be, and is a string there instead; empty if all could.
+    // Appends the line of each group that this record completes. Returns the columns whose JSON was
+    // invalid and was written as a string; empty if none.
     std::string add(const TrajectoryView& record, const Schema& schema, std::string& out);
     // Appends what is left, in the order of coming; returns how many groups were not complete.
     std::uint64_t finish(std::string& out);

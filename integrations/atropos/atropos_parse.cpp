@@ -45,7 +45,7 @@ void read_text(std::string_view, JsonValue value, ParsedRecord& record) {
     record.set_text(Column, compact(value));
 }
 
-// What has one entry a member, in the order of reading.
+// Per-member fields, in reading order.
 struct MemberField {
     std::string_view key;
     Read read;
@@ -76,7 +76,7 @@ constexpr std::array member_fields{
     MemberField{"overrides", read_text<Std::overrides>},
 };
 
-// [n][k] with one k, which is what a column can hold.
+// A rectangular [n][k], as a column requires.
 bool has_even_rows(std::string_view key, JsonValue rows) {
     if (rows.is_null()) return true;
     count(key, rows);
@@ -146,8 +146,8 @@ class GroupReader {
     std::string extra_;
 };
 
-// A ScoredDataItem: what is a list of lists in a group is a list. Ours has neither masks nor
-// scores.
+// A ScoredDataItem has flat lists where a group has lists of lists; those that rollring writes lack
+// masks and scores.
 bool GroupReader::is_item(JsonValue tokens) const {
     const auto elements = tokens.elements();
     const auto first = elements.begin();
@@ -165,7 +165,7 @@ bool GroupReader::is_item(JsonValue tokens) const {
         "'scores'");
 }
 
-// False if it says nothing about any member, or what a column cannot hold.
+// False if the list is empty for every member, or does not fit a column.
 bool GroupReader::take_list(List list, JsonValue value) {
     if (value.is_null()) return false;
     if (item_) {
@@ -188,8 +188,7 @@ bool GroupReader::take_list(List list, JsonValue value) {
     return true;
 }
 
-// Each member has as many entries as tokens, or it is not a matter of tokens. Of the masks there is
-// no question: without them nothing says what to train on.
+// Per-token lists must have one entry per token. Masks are not excepted: training needs them.
 bool GroupReader::fits_tokens(const List& list) const {
     constexpr std::array<std::string_view, 5> by_token{"advantages", "ref_logprobs",
                                                        "inference_logprobs", "distill_token_ids",
@@ -204,7 +203,7 @@ bool GroupReader::fits_tokens(const List& list) const {
 }
 
 void GroupReader::take_fields() {
-    // In the order of member_fields: masks are read by the tokens.
+    // Tokens come first, because masks depend on them.
     std::vector<std::string_view> taken;
     for (const auto& [key, read] : member_fields) {
         const JsonValue* value = find(key);

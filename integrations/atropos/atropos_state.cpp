@@ -105,7 +105,7 @@ std::optional<AtroposState> read_state(const std::string& path, std::uint64_t ri
         }
         return state;
     } catch (const std::runtime_error&) {
-        return std::nullopt;  // cut off, or written by somebody else
+        return std::nullopt;  // truncated or foreign
     }
 }
 

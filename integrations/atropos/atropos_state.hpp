@@ -1,6 +1,6 @@
 #pragma once
-// What a server needs to go on as another process: a file of a few hundred bytes beside the ring,
-// which holds the groups themselves.
+// The state that a restarted server needs: a file of a few hundred bytes beside the ring, which
+// holds the groups themselves.
 
 #include <cstdint>
 #include <optional>
@@ -22,12 +22,12 @@ struct AtroposState {
     std::vector<std::string> receipts = {};
 };
 
-// Nothing if there is no such file, it is of another ring, or is none of ours.
+// Nothing if there is no such file, or it is foreign, or of another ring.
 std::optional<AtroposState> read_state(const std::string& path, std::uint64_t ring_id);
-// All or nothing, whenever this process is killed.
+// Atomic, also if the process is killed.
 Result<void> write_state(const std::string& path, const AtroposState& state);
 void remove_state(const std::string& path);
-// Why no file can be written there, before anything relies on it.
+// Checks early that a file can be written there.
 Result<void> check_state_path(const std::string& path);
 // In $XDG_STATE_HOME/rollring or ~/.local/state/rollring.
 std::string default_state_path(const std::string& ring);

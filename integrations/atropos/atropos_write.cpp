@@ -8,9 +8,9 @@
 namespace rollring::cli {
 namespace {
 
-constexpr std::size_t member_depth = 2;  // of what has one entry a member: in a list, in the line
+constexpr std::size_t member_depth = 2;  // of per-member values: in a list, in the line
 
-// JSON that somebody else wrote; its name goes to `blamed` if it is none.
+// A producer's JSON column; its name is added to `blamed` if it is invalid.
 std::optional<std::string> json_of(const TrajectoryView& record, Std which, std::string& blamed) {
     if (record.find(static_cast<std::uint16_t>(which)) == nullptr) return std::nullopt;
     std::string text;
@@ -67,7 +67,7 @@ struct GroupLine {
     void none(std::string_view name) {
         if (absent == AtroposGroups::Absent::null) nulls.push_back(name);
     }
-    // Behind what is written: but those that `extra` has.
+    // Ends the line: nulls for absent keys, except keys of `extra`.
     void finish(std::string_view extra) {
         const auto others = extra.empty() ? std::vector<JsonMember>() : parse_json(extra).members();
         for (const std::string_view name : nulls) {
@@ -108,7 +108,7 @@ AtroposGroups::Member AtroposGroups::read_member(const TrajectoryView& record, c
 void AtroposGroups::write(Group& group, std::string& out) const {
     std::ranges::sort(group.members, {}, &Member::place);
     GroupLine line{&out, absent_};
-    // One entry a member, from what `entry` gives for it, if any has one.
+    // A list with entry(member) for each member, if any member has one.
     const auto list_by = [&](std::string_view name, const auto& entry) {
         if (!std::ranges::any_of(group.members,
                                  [&](const Member& m) { return entry(m) != nullptr; })) {

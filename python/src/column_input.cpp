@@ -30,7 +30,7 @@ InputHelpers& input_helpers() {
     return *made;
 }
 
-// The dtype that a letter of struct stands for; none for what rollring does not carry.
+// The dtype that a letter of struct stands for; none for unsupported letters.
 std::optional<DType> dtype_of_letter(const char* format, Py_ssize_t item_bytes) {
     if (format == nullptr) return dtype_u8;
     if (*format == '@' || *format == '=' || *format == '<') format++;
@@ -66,7 +66,8 @@ std::optional<DType> dtype_of_letter(const char* format, Py_ssize_t item_bytes) 
           "column '" + declared.name + "' is " + declared.dtype.to_string() + ": " + what);
 }
 
-// Of an object that is not what it was tried as. Anything else, Ctrl-C before all, goes on.
+// Clears the error of a failed conversion attempt. Any other exception, such as KeyboardInterrupt,
+// propagates.
 void clear_refusal() {
     if (PyErr_Occurred() == nullptr) return;
     for (PyObject* kind :
@@ -97,7 +98,8 @@ bool is_json(std::uint16_t column) {
     }
 }
 
-// Elements of a list into `to`, of type T. False, with or without an exception: not such a number.
+// Elements of a list into `to`, of type T. False if an element is not such a number; an exception
+// may be set.
 template <class T>
 bool take_numbers(PyObject* list, Py_ssize_t count, std::byte* to) {
     auto* target = reinterpret_cast<T*>(to);
@@ -135,7 +137,7 @@ bool take_numbers_as(DType dtype, PyObject* list, Py_ssize_t count, std::byte* t
            convert(dtype_f64, first, dtype, to, numbers.size());
 }
 
-// Which element of a list is no such number, and why.
+// Raises an error that names the first bad element.
 [[noreturn]] void blame_element(const Column& declared, nb::handle list, Py_ssize_t count) {
     std::array<std::byte, 16> scratch{};
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -179,8 +181,8 @@ void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images,
     to.as_versions = std::move(as_versions);
 }
 
-// Text with half of a surrogate pair is no UTF-8: in JSON the half is escaped, elsewhere it becomes
-// the three bytes that the program `rollring` escapes when it writes JSON.
+// Text with a lone surrogate is not UTF-8: in JSON the half is escaped, elsewhere it becomes the
+// three bytes that the program `rollring` escapes when it writes JSON.
 std::string_view ColumnInput::utf8_of(nb::handle text, bool as_json) {
     Py_ssize_t bytes = 0;
     const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &bytes);

@@ -50,7 +50,7 @@ class Taken {
 
 class PyConsumer {
   public:
-    // Waits for the ring, but not for the seat: who has it may have it for long.
+    // Waits for the ring but not for the seat, which its holder may keep.
     PyConsumer(const std::string& ring, double attach_timeout) {
         auto made = opened(deadline_of(attach_timeout), {Errc::not_ready}, [&](auto) {
             return Consumer::open(ring, {.attach_timeout = std::chrono::milliseconds(0)});
@@ -59,7 +59,7 @@ class PyConsumer {
         shared_->hold(std::move(made));
     }
 
-    // None: nothing came in time. What was returned is released, and comes to nobody again.
+    // None: nothing came in time. A returned record is released and never delivered again.
     nb::object get(Timeout timeout) {
         shared_->check();
         std::optional<Copied> copied;
@@ -91,7 +91,7 @@ class PyConsumer {
             deadline_of(timeout));
     }
     void cancel() { waiter_.cancel(); }
-    // What was not taken comes to the ring's next consumer. Twice is fine.
+    // Records that were not taken go to the next consumer. Idempotent.
     void close() {
         if (closed()) return;
         cancel();

@@ -22,8 +22,8 @@ T value_or_raise(Result<T> result) {
     if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-// For a name that is unknown, the known one that was meant: ": did you mean group_size?", or
-// nothing where no name is close.
+// A suggestion for an unknown name: ": did you mean group_size?", or nothing where no name is
+// close.
 std::string did_you_mean(std::string_view given, const nb::list& known);
 
 }  // namespace rollring::python

@@ -155,7 +155,7 @@ void Given::add_holes(const Schema& schema, nb::dict columns, std::uint32_t toke
             if (hole.dims == 4) raise("bad_record", "a column has 3 inner dims at most");
             hole.shape[hole.dims++] = number<std::uint32_t>(length, declared.name.c_str());
         }
-        if (declared.per == Per::record) {  // its own rows, none for tokens
+        if (declared.per == Per::record) {  // a column per record may have no rows
             if (hole.dims == 1)
                 raise("bad_record", "say the shape of column '" + declared.name + "'");
             for (std::size_t i = 1; i < hole.dims; i++) hole.shape[i - 1] = hole.shape[i];

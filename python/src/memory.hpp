@@ -1,5 +1,5 @@
 #pragma once
-// Bytes of ours that Python sees, and bytes of Python's that we see.
+// Memory exposed to Python, and Python buffers used by C++.
 
 #include <cstddef>
 #include <cstdlib>
@@ -32,7 +32,7 @@ class Memory {
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::size_t size() const { return size_; }
 
-    // So many bytes more, whatever they hold.
+    // Appends `bytes` uninitialised bytes.
     std::byte* extend(std::size_t bytes) {
         if (size_ + bytes > capacity_) {
             const std::size_t wanted = capacity_ == 0 ? bytes : 2 * capacity_ + bytes;
@@ -53,7 +53,7 @@ class Memory {
     std::size_t capacity_ = 0;
 };
 
-// Contiguous bytes of any object that shows them, for as long as this lives. With the GIL.
+// The contiguous buffer of any Python object, for as long as this lives. With the GIL.
 class Bytes {
   public:
     // `flags`: PyBUF_WRITABLE where they are to be written.

@@ -1,5 +1,5 @@
 #pragma once
-// Options given by name. What is wrong with one is an error that names it.
+// Options given by name. An invalid option raises an error that names it.
 
 #include "nb.hpp"
 #include "rollring/ring.hpp"
@@ -10,7 +10,7 @@ namespace rollring::python {
 
 StashOptions stash_options(nb::dict given);
 RingOptions ring_options(nb::dict given);
-// Of the same, what was given.
+// Only the options that were given.
 RingExpectation ring_expectation(nb::dict given);
 PublisherOptions publisher_options(nb::dict given);
 SubscriberOptions subscriber_options(nb::dict given);

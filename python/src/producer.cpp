@@ -139,7 +139,7 @@ class PyProducer {
         return shared_->in_turn(
             [&](Producer& producer) { return producer.cancel_group(instance_id, visit); });
     }
-    // Twice is fine.
+    // Idempotent.
     void close() {
         if (closed()) return;
         cancel_push();

@@ -57,7 +57,7 @@ class PyShare : public PyViews {
         return copy_of(all.data(), all.size_bytes());
     }
     void check() { value_or_raise(loan_->share.check()); }
-    // With `later`: as soon as the last array is gone. Twice is fine.
+    // With `later`: as soon as the last array is gone. Idempotent.
     void close(bool later) {
         if (!leased()) return;
         if (!loan_->in_use()) return value_or_raise(loan_->share.close());

@@ -50,7 +50,7 @@ class PyOutbox {
                 if (!owned_.object) return Poll::closed;  // by another thread
                 return owned_.object->collect(parcel, bytes, linger_ns, deadline);
             },
-            // An interrupt() is seen at once: its cause may last longer than a turn.
+            // Return after any interrupt(); do not resume the wait.
             Poll::empty);
         if (answer == Poll::closed) {
             raise("closed", owned_.in_turn([](Outbox& outbox) { return outbox.problem(); }));
@@ -83,7 +83,7 @@ class PyOutbox {
     void interrupt() {
         if (owned_.object) owned_.object->interrupt();
     }
-    // The seat is another's. Nobody may look at spans any more. Twice is fine.
+    // Releases the seat. Spans must not be used afterwards. Idempotent.
     void close() {
         if (owned_.gone()) return;
         static_cast<void>(owned_.take([] {}));
@@ -122,8 +122,8 @@ using relay::Inbox;
 using relay::InboxStats;
 using relay::ParcelEntry;
 
-// One thread steps; any other may give and ask meanwhile. What spans refer to is kept alive by the
-// caller, until step() has told of their parcel.
+// One thread calls step(); others may call give() and ask(). The caller keeps the spans alive until
+// step() has reported their parcel.
 class PyInbox {
   public:
     // `memory`: as Carried has it, writable.
@@ -184,14 +184,14 @@ class PyInbox {
         return count;
     }
     // (parcels, answers, spare, short): numbers of parcels that are in the ring; (number, code,
-    // why) of what was asked; places that the node has in advance, and whether it is to give some
-    // back.
+    // reason) for each request; the node's prefetched places, and whether it should return some.
     nb::tuple step(double timeout) {
         Inbox& box = inbox();
         const Inbox::News news = [&] {
             const Released released;
             const std::scoped_lock turn(stepping_);
-            // Who wants the turn interrupts a step once, and is not to wait for another one.
+            // A caller that wants the lock interrupts one step; do not start the next before it had
+            // its turn.
             return wanted_ > 0 ? Inbox::News{} : box.step(deadline_of(timeout));
         }();
         if (news.problem != Push::ok) raise(rollring::name(news.problem), news.why);
@@ -217,7 +217,7 @@ class PyInbox {
         made["waiting"] = stats.waiting;
         return made;
     }
-    // Twice is fine.
+    // Idempotent.
     void close() {
         if (inbox_ == nullptr || forks_ != fork_number()) return;
         between_steps([&] {
@@ -248,7 +248,7 @@ class PyInbox {
     std::optional<Bytes> memory_;
     std::uint64_t forks_ = fork_number();
     std::mutex stepping_;
-    std::atomic<int> wanted_ = 0;  // who waits for a step to end
+    std::atomic<int> wanted_ = 0;  // callers that wait for a step to end
     std::unique_ptr<Inbox> inbox_;
 };
 

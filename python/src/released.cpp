@@ -15,7 +15,7 @@ std::atomic<int> asking{0};  // threads that ask for the GIL, and will get it
 
 void Released::end() {
     ends_by = std::this_thread::get_id();
-    // Who asked before gets it now: later it would be unwound where it waits.
+    // Let waiting threads take the GIL now; later CPython would unwind them.
     while (asking > 0) {
         PyThreadState* state = PyEval_SaveThread();
         std::this_thread::yield();

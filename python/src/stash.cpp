@@ -154,7 +154,7 @@ class PyStash {
         return made;
     }
     // What is leased comes again to the ring's next stash. With `later`: as soon as the last array
-    // is gone. Twice is fine.
+    // is gone. Idempotent.
     void close(bool later) {
         if (closed()) return;
         cancel();

@@ -34,7 +34,7 @@ struct Copied {
 struct SharedConsumer : Owned<Consumer> {
     SharedConsumer() : Owned("this consumer", &Consumer::interrupt) {}
 
-    // With the turn. The record that is next: it stays in the ring until take_record().
+    // Needs the lock. Finds the next record, which stays in the ring until take_record().
     Poll look(Deadline deadline) {
         if (!object) return Poll::closed;
         if (next_) return Poll::record;
@@ -42,7 +42,7 @@ struct SharedConsumer : Owned<Consumer> {
         if (answer == Poll::record) next_ = true;
         return answer;
     }
-    // What look() has found. If this throws, it is still there.
+    // Copies and releases the record of look(); if the copy throws, it stays.
     Copied take_record() {
         Copied copied(record_.view);
         static_cast<void>(object->release(record_.ref));

@@ -1,8 +1,8 @@
 #pragma once
-// Text between Python and C++, in place of nanobind's own casters: half of a surrogate pair has no
-// UTF-8, and theirs then refuse the whole call as one of other types. Here it becomes the three
-// bytes that ColumnInput writes for it, so that every call knows a record by the name under which
-// push() sent it, and so that C++ refuses a bad name by its own error.
+// Text between Python and C++, in place of nanobind's own casters: a lone surrogate has no UTF-8,
+// and those then reject the call as a type error. These encode it in the three bytes that
+// ColumnInput writes for it, so that every call knows a record by the name under which push() sent
+// it, and so that C++ refuses a bad name by its own error.
 
 #include <nanobind/nanobind.h>
 
@@ -14,7 +14,7 @@
 NAMESPACE_BEGIN(NB_NAMESPACE)
 NAMESPACE_BEGIN(detail)
 
-// Bytes that are no text at all are replaced. Null, with Python's error set, without memory.
+// Invalid bytes are replaced. Null, with a Python error, if memory is exhausted.
 inline PyObject* text_of(std::string_view utf8) noexcept {
     const auto bytes = static_cast<Py_ssize_t>(utf8.size());
     PyObject* made = PyUnicode_DecodeUTF8(utf8.data(), bytes, "surrogatepass");

@@ -186,7 +186,7 @@ class PyPublisher {
     std::uint64_t payload_bytes() {
         return owned_.in_turn([](Publisher& publisher) { return publisher.payload_bytes(); });
     }
-    // Twice is fine.
+    // Idempotent.
     void close() { sending_->close(); }
     [[nodiscard]] bool closed() const { return owned_.gone(); }
 

@@ -213,7 +213,7 @@ class PySubscriber {
         });
         return list_of(found);
     }
-    // Twice is fine.
+    // Idempotent.
     void close() {
         if (owned_.gone()) return;
         waits_.cancel();

@@ -140,7 +140,7 @@ class Sender:
         return made
 
     def close(self) -> None:
-        """Twice is fine. The publisher stays."""
+        """Idempotent. The publisher stays."""
         self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -57,7 +57,7 @@ def settings() -> dict[str, Any]:
 
 
 def register() -> None:
-    """Take the name in this process, at both of vLLM's factories. Twice is fine.
+    """Take the name in this process, at both of vLLM's factories. Idempotent.
 
     Raises:
         RuntimeError: SkyRL has taken it already.

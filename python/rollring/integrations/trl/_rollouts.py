@@ -94,7 +94,7 @@ class RingRollouts:
         return {name: rows and rows[mine] for name, rows in made.items()}
 
     def close(self) -> None:
-        """Withdraw open requests, and leave the ring. Twice is fine."""
+        """Withdraw open requests, and leave the ring. Idempotent."""
         if self._transfer is not None:
             self._transfer.destroy()
         if self._requests is not None:
