@@ -20,8 +20,8 @@ class Batch(Views):
     of the block; after an exception it gives them back, and they are delivered again.
 
     Arrays over the ring's memory (`Sequence` attributes) are counted: `ack` raises
-    `ViewsAliveError`
-    (a `BufferError`) while one is in use. `packed` and `padded` make copies, which are free.
+    `ViewsAliveError` (a `BufferError`) while one is in use. `packed` and `padded` make copies,
+    which are free.
     """
 
     def __init__(self, core: _core.Batch) -> None:
@@ -29,8 +29,8 @@ class Batch(Views):
         self._core = core
 
     def ack(self, step: int | None = None, *, later: bool = False, timeout: float = 10.0) -> None:
-        """Say that it was trained on. Its records' memory is given back, all or nothing, even if
-        this process is killed meanwhile.
+        """Acknowledge the batch as trained on. Its records are released atomically, even if the
+        process is killed.
 
         Its tickets open no further shares. The call waits for readers that have a share open,
         except for those that have died.
@@ -47,7 +47,7 @@ class Batch(Views):
             BusyError: A reader that is alive still has a share of it open; the text names it. Or a
                 GPU has not read it. The batch stays leased.
             DeviceError: A GPU failed before it had read it. The batch stays leased.
-            NotLeasedError: It was given back before.
+            NotLeasedError: The batch is no longer leased.
         """
         if later and not self._core.wait_reads(0):
             self._put_off(step)
@@ -98,13 +98,14 @@ class Batch(Views):
         same batch gives the same shares at each call, in every process.
 
         Args:
-            rank: Whose share.
+            rank: The rank of the share.
             world: Ranks of the job.
             split: "tokens": sequences, so that ranks have about as many tokens (`imbalance` tells);
                 "group_tokens": the same with whole groups; "sequences", "groups": runs of as many
                 for each rank; "same": all of it for every rank.
-            tensor: So many ranks side by side read the same.
-            pipeline: Stages; the ranks of each read the same, and of it the columns that they need.
+            tensor: The number of adjacent ranks that share one part.
+            pipeline: The number of pipeline stages; all read the same share, and of it only the
+                columns that they need.
 
         Returns:
             64 bytes for each sequence, good until the batch is acknowledged or given back, or
@@ -132,7 +133,7 @@ class Batch(Views):
     def discard(self, reason: str) -> None:
         """Give the batch back untrained, and for good: its groups are not delivered again.
 
-        For a trainer that knows of a reason which the stash does not.
+        For reasons that only the trainer knows.
 
         Args:
             reason: Under which its records count as dropped, such as "stale".

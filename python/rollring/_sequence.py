@@ -41,8 +41,8 @@ class Sequence(_core.SequenceView):
     def image_list(self) -> list[Any]:
         """The images of the record, as `Producer.push` was given them: arrays, or text.
 
-        One array that was pushed alone is the only element, and lies in the ring; the elements of
-        a list are copies. Bytes come as u8 arrays. Empty: the record has none.
+        An array that was pushed alone is the only element, and is not copied; the elements of a
+        pushed list are copies. Bytes come as u8 arrays. Empty: the record has none.
         """
         column = self.images
         return [] if column is None else images_of(column)
@@ -80,7 +80,7 @@ class Member:
     Attributes:
         sequences: Its records.
         advantage: Of the group's rewards; 0 without a reward.
-        repetition_id: Of its producer; without one, its place in the group.
+        repetition_id: Assigned by the producer, else its index in the group.
     """
 
     __slots__ = ("_reward", "advantage", "repetition_id", "sequences")
@@ -104,7 +104,7 @@ class Member:
 
     @property
     def reward(self) -> float | None:
-        """As the stash compared it; None where there is none."""
+        """The reward that the stash used; None if there is none."""
         return None if self._reward != self._reward else self._reward
 
     __reduce__ = unpicklable(

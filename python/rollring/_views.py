@@ -1,4 +1,4 @@
-"""What a batch and a rank's share of one show: groups, and whole columns."""
+"""Groups and whole columns, for a batch and for a rank's share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ._sequence import Group, Member, Sequence
 
 
 class Views(Columns):
-    """Records where they lie, by groups, and columns of all of them as arrays.
+    """Records in place, by group, and their columns as arrays.
 
-    Arrays over the ring's memory (`Sequence` attributes) are counted: what shows them cannot be
-    given back while one is in use. `packed` and `padded` make copies, which are free.
+    Arrays over the ring's memory (`Sequence` attributes) are counted: the batch or share cannot be
+    returned while one is in use. `packed` and `padded` make copies, which are free.
     """
 
     def __init__(self, core: _core.Views) -> None:
@@ -25,7 +25,7 @@ class Views(Columns):
 
     @property
     def leased(self) -> bool:
-        """False once it was given back: then it shows nothing."""
+        """False after it was returned; it is empty then."""
         return self._views.leased
 
     @property
@@ -123,7 +123,7 @@ class Views(Columns):
         return _torch.tensordict(self, columns, pin_memory)
 
     def __len__(self) -> int:
-        """Groups."""
+        """The number of groups."""
         return self._views.n_groups()
 
     def __iter__(self) -> Iterator[Group]:

@@ -33,7 +33,7 @@ Exit codes: 0 every record arrived exactly once; 1 it did not, or a producer die
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of wrong use as the program `rollring` does."""
+    """Reports usage errors as the program `rollring` does."""
 
     def error(self, message: str) -> NoReturn:
         note(f"invalid_argument: {message}; see '{PROGRAM} --help'")
@@ -50,7 +50,7 @@ def number(low: int, high: int) -> Any:
 
 
 def checked(parse: Any) -> Any:
-    """What a ValueError says becomes what the command line says."""
+    """Turns a ValueError into a usage error."""
 
     def parse_text(text: str) -> Any:
         try:
@@ -142,7 +142,7 @@ def demo(options: argparse.Namespace, load: Load) -> int:
                 note(trouble)
     if options.json:
         print(json.dumps(report), flush=True)
-    elif workers.trouble and not stopped:  # a table says nothing of a run that broke off
+    elif workers.trouble and not stopped:  # no table after an aborted run
         if came := seen.tally.records:
             print(f"FAILED after {came:,} record{'s' * (came != 1)}", flush=True)
     else:

@@ -27,7 +27,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, data: memoryview, /) -> Any:
-        """The item again. ``data`` is a copy of this process's own, and may be kept."""
+        """Restores the item. ``data`` is a private copy and may be kept."""
         ...
 
 
@@ -65,7 +65,7 @@ class PickleCodec:
 class TrajectoryCodec:
     """Trajectories: dicts with ``instance_id`` and the fields of `Producer.push`.
 
-    They lie in the ring in typed columns, as any producer's. A dict that was got has all fields but
+    They lie in the ring in typed columns, like any record. A returned dict has all fields except
     ``n_tokens``, and the columns that the record carries: it can be put again.
     """
 
@@ -94,14 +94,14 @@ class TrajectoryCodec:
 
 
 class OpaqueRecords:
-    """Items of any other codec: their bytes are a record's column ``user``, and all it has."""
+    """Items of any other codec: stored as bytes in the only column, ``user``."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._plain = type(codec) is PlainCodec
 
     def to_record(self, item: Any) -> tuple[str, dict[str, Any]]:
-        # A status without tokens, which the schema asks of others.
+        # A record with this status needs no tokens.
         return "item", {"user": self._codec.encode(item), "status": "filtered"}
 
     def from_record(self, taken: _core.Taken) -> Any:

@@ -1,7 +1,7 @@
 """Fields of a record, with defaults for those that it lacks: the one mapping that adapters share.
 
 A record is a `Sequence` or `Member` of a batch, or a mapping with the fields of `Producer.push`.
-What is made of it are copies, which outlive the batch.
+All results are copies, which outlive the batch.
 
     ==================  =============================================================
     not carried         stands for
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.uint8]
     Floats = npt.NDArray[np.float32]
 
-MASKED = -100  # the label of a token that is not trained on: Atropos', torch's
+MASKED = -100  # the label of masked tokens, in Atropos and torch
 
 
 def field(record: Any, name: str) -> Any:

@@ -6,7 +6,7 @@
 
     --rollout-function-path rollring.integrations.slime.generate_rollout
 
-docs/slime.md has the other side, and what happens when a process dies.
+docs/slime.md has the other side, and describes deaths of processes.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ with the configuration: every process that calls ``transfer_queue.init()`` then 
 Elsewhere, import it before that call in the process that is the first to make it.
 
     put      each row of each column is one value of the store, under TransferQueue's own index and
-             the column; what the controller keeps of it is where it lies
+             the column; the controller keeps its location
     get      rows are read into the tensor that TransferQueue hands out, and nothing is copied twice
-    clear    whole rows by their index, so that what a worker has put goes, too, that died before it
-             told the controller
+    clear    whole rows by their index, so that rows of a worker that died before it reported to the
+             controller are cleared, too
 
-docs/transfer_queue.md says what happens when.
+docs/transfer_queue.md describes failures.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ NAME = "Rollring"
 
 
 class _Rows:
-    """For rows that are no tensors: plain data as it is, and all else as TransferQueue does it
-    itself, by pickle.
+    """Codec of rows that are not tensors: plain data by PlainCodec, everything else pickled, as
+    TransferQueue does.
     """
 
     _PLAIN, _PICKLED = b"\0" * 8, b"\1" * 8
@@ -67,7 +67,7 @@ class _Rows:
 
 
 class _Registrar:
-    """Travels in the configuration: who unpickles it has imported this module by then."""
+    """Part of the configuration: unpickling it imports this module."""
 
     def __reduce__(self) -> Any:
         return _Registrar, ()
@@ -161,7 +161,7 @@ def places(keys: Sequence[str], meta: Sequence[int | None] | None) -> list[int]:
 
 @contextlib.contextmanager
 def named(keys: Sequence[str], at: Sequence[int], store: Store) -> Any:
-    """Says which key it was whose value is gone."""
+    """Adds the missing keys to the error."""
     try:
         yield
     except NotStoredError as error:
@@ -208,7 +208,7 @@ class RollringManager(KVStorageManager):  # type: ignore[misc]
         return TensorDict({field: made[field] for field in fields}, batch_size=rows)
 
     async def clear_data(self, metadata: Any) -> None:
-        # Of rows with different columns it names those that all of them have, and none may be left.
+        # `metadata` names only columns that all rows have, so whole rows are cleared by index.
         self.storage_client.clear_rows(metadata.global_indexes)
 
     def close(self) -> None:
@@ -225,9 +225,7 @@ class RollringManager(KVStorageManager):  # type: ignore[misc]
 
 
 def joined(store: Store, at: Sequence[int]) -> Any:
-    """A column of tensors as one, nested unless they are scalars; None where they do not make
-    one.
-    """
+    """A column joined into one tensor (nested unless scalar); None if that is impossible."""
     both = store.get_joined(at)
     if both is None or not isinstance(both[0], torch.Tensor):
         return None

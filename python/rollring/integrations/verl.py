@@ -14,7 +14,7 @@ verl imports this module in its workers and in its driver; each sync it calls, o
     send_weights, receive_weights    tensors go through the channel's slots as they are gathered
     finalize                         the version is committed, once all have loaded it
 
-docs/verl.md says what happens when.
+docs/verl.md describes failures.
 """
 
 from __future__ import annotations

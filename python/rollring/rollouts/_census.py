@@ -1,4 +1,4 @@
-"""Which groups a file has: for records without a number, or without the size of their group."""
+"""Counts the groups of a file, to number members and to infer group sizes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Census:
         return group.last
 
     def mixed(self, fields: dict[str, Any]) -> bool:
-        """Whether the members of its group are numbered in part."""
+        """Whether only some members of its group are numbered."""
         group = self._groups[_key(fields)]
         return bool(group.numbers) and group.counted
 
     def common_size(self) -> int | None:
-        """Members of each group without a size; None where the file does not make it plain."""
+        """Members of each group without a size; None if the file leaves it open."""
         unsized = [group for group in self._groups.values() if not group.sized]
         sizes = {group.members for group in unsized}
         elsewhere = any(g.numbers and max(g.numbers) != g.members - 1 for g in unsized)

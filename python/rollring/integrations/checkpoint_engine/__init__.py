@@ -11,7 +11,7 @@
 That receiver runs whatever function its sender names, to get the memory that weights lie in. Ours
 is `open_slot`: the engine's process attaches to the weight channel and maps its slots, and stays
 attached. The engine needs checkpoint-engine and rollring installed, and nothing is changed.
-docs/checkpoint_engine.md says what happens when.
+docs/checkpoint_engine.md describes failures.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 
 On the trainer's node that is a producer of its ring. On another one it is one of that node's own
 ring, and an actor there ships what lies in it. Weights go the other way: engines attach to the
-channel of the ring that `weight_ring` names. docs/ray.md says what happens when.
+channel of the ring that `weight_ring` names. docs/ray.md describes failures.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@
 
 SGLang calls `load` in each of its schedulers, twice a version, within its own session: once to load
 the version beside the model, and once, when the trainer has committed it, to put it in place. A
-loader that raises ends the server, so what fails is told to the trainer through the channel.
-docs/sglang.md says what happens when.
+loader that raises ends the server, so failures are reported through the channel. docs/sglang.md
+describes failures.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def load(model: torch.nn.Module, named_tensors: Iterable[tuple[str, torch.Tensor
 
 
 class _Engine:
-    """A model of this process, as a channel knows it."""
+    """The subscriber end for one model."""
 
     def __init__(self, model: Callable[[], torch.nn.Module | None]) -> None:
         self._model = model
@@ -158,7 +158,7 @@ class _Engine:
             )
 
     def _check_memory(self, channel: WeightSubscriber) -> None:
-        """The model's may be released now, by SGLang's memory saver."""
+        """SGLang's memory saver may have released the model's memory."""
         model: Any = self._model()
         channel.check_memory({**dict(model.named_parameters()), **dict(model.named_buffers())})
 
@@ -204,8 +204,9 @@ class Sender:
         publisher: Other engines may be attached to it as well.
         urls: Of the servers.
         tp_size: How many schedulers each server has.
-        staging: "out_of_place": a version is loaded beside the model, which takes its memory again
-            on each GPU. "in_place": into the model, which is POISONED if the version fails.
+        staging: "out_of_place": a version is loaded beside the model, which needs the model's
+            memory once more on each GPU. "in_place": into the model, which is POISONED if the
+            version fails.
         headers: For each request, such as an API key.
 
     Raises:
@@ -231,7 +232,8 @@ class Sender:
         self._staging = staging
         self._headers = dict(headers or {})
         self._sender = uuid.uuid4().hex
-        # Of this sender: an engine that is still attached for the one before is not there yet.
+        # With the sender's ID, so that an engine still attached for an earlier sender does not
+        # count.
         self._names = [
             [f"sglang.{server}.{rank}.{self._sender[:6]}" for rank in range(tp_size)]
             for server in range(len(self._urls))
@@ -276,7 +278,7 @@ class Sender:
         return report
 
     def _open(self, timeout: float) -> None:
-        """A session on each server, after one that a trainer before left open is ended."""
+        """Opens a session on each server; ends one that an earlier trainer left open."""
         try:
             self._all("/begin_weight_update", {"selector": "target"}, timeout)
         except RejectedError as error:
@@ -367,7 +369,7 @@ class Sender:
 
 
 def _payload(order: Mapping[str, Any]) -> str:
-    """As SGLang's own serializer has it. A tensor without elements is whole in its pickle."""
+    """In the form of SGLang's serializer; an empty tensor needs no shared memory."""
     made = io.BytesIO()
     ForkingPickler(made).dump([(json.dumps(order), torch.empty(0, dtype=torch.uint8))])
     return base64.b64encode(made.getvalue()).decode()

@@ -56,25 +56,25 @@ class RingRolloutWorker:
     their members become samples, each a copy. Nothing is opened before the trainer begins, and
     only on the rank that trains with it.
 
-    A group is acknowledged once it was trained on, and until then it comes again to the next
-    trainer of the ring, so that no sample that was read ahead is lost. Add `callback` to the
-    trainer, on every rank: it tells which samples a step has trained on, and keeps in each
-    checkpoint the samples that its weights were trained on. Without it a group is acknowledged
-    at the end of the step after the one in which the trainer took its last sample, for all that the
-    protocol tells.
+    A group is acknowledged once it was trained on, and until then a restarted trainer receives it
+    again, so read-ahead samples are not lost. Add `callback` to the trainer, on every rank: it
+    tells which samples a step has trained on, and keeps in each checkpoint the samples that its
+    weights were trained on. Without it a group is acknowledged one step after the trainer took its
+    last sample: the protocol tells no more.
 
     Samples that the trainer would drop as stale are dropped here: a group without any other is
     given back to the ring at once, and counts there as dropped for that reason. `max_open_groups`
-    bounds the groups that can still be trained on; those that the trainer has come on top.
+    bounds the groups that can still be trained on; groups that the trainer already holds are not
+    counted.
 
     Versions: each `update_model_version` commits the next policy version of the ring, and producers
-    stamp it on what they push. A ring's versions go on over restarts of the trainer, which counts
-    from 1 again: samples say the version as this trainer counts.
+    stamp it on what they push. Ring versions continue across restarts, while the trainer counts
+    from 1; samples carry the trainer's number.
 
     One thread uses it.
 
     Args:
-        ring: Its name. It is made if it is not there, and stays.
+        ring: Its name. Created if missing, never removed.
         kind: "grpo" or "distillation": of which trainer the samples are.
         advantages: "grpo": by TRL's own formula for this trainer (population deviation and 1e-8),
             or, with ``deviation`` or ``deviation_epsilon``, by the stash with these; "mean" or
@@ -146,7 +146,7 @@ class RingRolloutWorker:
         self._ledger = Ledger()
         self._max_staleness = max_staleness
         self._version: int | None = None  # of the trainer
-        self._stale = 0  # samples that were dropped and not told of yet
+        self._stale = 0  # samples that were dropped and not reported yet
         self._resumes: Mapping[str, Any] = {}  # a checkpoint's state
         self._told_early = False
         self._called_back = False
@@ -165,7 +165,7 @@ class RingRolloutWorker:
         self._idle_since = time.monotonic()
 
     def stop(self) -> None:
-        """Close the ring. What was not acknowledged comes again. Twice is fine."""
+        """Close the ring. Unacknowledged groups are delivered again. Idempotent."""
         self._over = True
         self._ready.clear()
         self._ledger.forget()
@@ -179,7 +179,7 @@ class RingRolloutWorker:
         """The trainer has a new version: from here on, producers stamp it.
 
         Raises:
-            BusyError: Somebody else publishes weights on this ring: say ``versions="publisher"``.
+            BusyError: Another process publishes weights on this ring: say ``versions="publisher"``.
         """
         with first_rank.call():
             if first_rank.failure is None:
@@ -205,7 +205,7 @@ class RingRolloutWorker:
             if idle >= stale_after_s and min(ages, default=idle) >= stale_after_s:
                 check(self.ring, stale_after_s, waiting=True)
             return
-        with contextlib.suppress(NoProgressError):  # after so short a time that is nothing
+        with contextlib.suppress(NoProgressError):  # too early to count as a stall
             check(self.ring, self._died_after)
         patience = max(stale_after_s, self._died_after)
         if idle >= patience:
@@ -223,7 +223,7 @@ class RingRolloutWorker:
     # --- inside
 
     def _adopt(self, version: int) -> None:
-        """One of the trainer's, whose weights are out."""
+        """A version of the trainer whose weights were sent."""
         stash = self._open()
         self._version = version
         if self._offset is None:
@@ -274,13 +274,13 @@ class RingRolloutWorker:
         self._resumes = saved or {}
 
     def _state(self) -> dict[str, Any]:
-        """Of this moment, for a checkpoint."""
+        """The present state, for a checkpoint."""
         if self._stash is None:
             return {}
         return {"ring_id": stat_ring(self.ring)["ring_id"], **self._ledger.state()}
 
     def _settle(self, stash: Stash) -> None:
-        """What the weights of the checkpoint were trained on does not come again."""
+        """Acknowledges the records that the checkpoint was trained on."""
         saved, self._resumes = self._resumes, {}
         if not saved:
             return
@@ -335,14 +335,14 @@ class RingRolloutWorker:
         return self._version - version > self._max_staleness
 
     def _tell_stale(self) -> None:
-        """By the name under which the trainer logs those that it drops itself."""
+        """Reported under the trainer's own metric for stale samples."""
         if self._stale:
             with contextlib.suppress(queue.Full):
                 self.metrics_queue.put_nowait({"sample/dropped_stale_total": float(self._stale)})
                 self._stale = 0
 
     def _samples_of(self, group: Group) -> Iterator[tuple[tuple[int, int], Any]]:
-        """With the name of each in its group."""
+        """Samples with their names within the group."""
         assert self._sample is not None
         rewards = group.rewards[np.isfinite(group.rewards)]
         std = float(rewards.std()) if rewards.size else float("nan")
@@ -375,7 +375,7 @@ class RingRolloutWorker:
         return carried
 
     def _version_of(self, record: Any) -> int:
-        """As this trainer counts. One that is not known is taken for the last before its first."""
+        """In the trainer's numbering; unknown counts as the version before its first."""
         version = record_fields.oldest_version(record)
         return 0 if version < 0 else version - (self._offset or 0)
 
@@ -392,7 +392,9 @@ class RingRolloutWorker:
             batch.ack(max(stash.last_acked_step, stash.policy_version, 0))
 
     def _wants_checkpoint(self) -> bool:
-        """Groups that wait for one must not take the memory without which no step ends."""
+        """Whether unacknowledged groups hold so much memory that the run could stall before the
+        next checkpoint.
+        """
         if self._acknowledge != "save" or self._stash is None or not self._ledger.tokens:
             return False
         ring = stat_ring(self.ring)
@@ -420,7 +422,7 @@ class RingRolloutWorker:
         return len(self._ready) + count
 
     def _tell(self) -> None:
-        """For the trainer's log. Dropped where nobody reads it."""
+        """For the trainer's log. Dropped if the queue is full."""
         stash = stat_stash(self.ring)
         dropped = sum(each["records"] for each in stash["account"]["dropped"].values())
         try:
