@@ -18,8 +18,8 @@
 
 namespace rollring {
 
-// Most runs set name alone, and max_records where the ring has a Consumer and no Stash. The fields
-// keep their order, in which programs initialise them.
+// Most runs set name alone, and max_records where the ring has a Consumer and no Stash. The order
+// of the fields is stable, for designated initialisers.
 struct ProducerOptions {
     std::string name = {};  // up to 39 bytes, shown by `rollring stat`; default: the program
     std::chrono::nanoseconds attach_timeout =
@@ -30,12 +30,12 @@ struct ProducerOptions {
     // Wait while the ring holds that many records that were sent and not released; 0: no bound. The
     // records of all producers count. If all producers give the same number, the ring never holds
     // more, even if some are killed. For a Consumer; a Stash bounds its groups itself. A
-    // reservation has a place from reserve() on; an abandoned one leaves it to the next call.
+    // reservation counts from reserve() on; if it is abandoned, the next call reuses its place.
     std::uint64_t max_records = 0;
-    // Not empty: if this process dies, only the next producer with the same words gets the lane,
-    // once the consumer has read all sent records. After open(), its last() gives their end: a
-    // producer that notes the places of its records before each flush() can tell from it which were
-    // sent. One producer at a time for the same words. close() gives the lane up.
+    // If set and this process dies, the lane is kept for the next producer with the same text, once
+    // the consumer has read all sent records. After open(), last() tells how far the predecessor
+    // got: a producer that logs the positions of its records before each flush() learns from it
+    // which were sent. One producer at a time for the same text. close() gives the lane up.
     std::string keep_for = {};
     Purpose purpose = Purpose::records;  // of the ring; open() refuses one of another purpose
 };
@@ -43,7 +43,7 @@ struct ProducerOptions {
 enum class [[nodiscard]] Push {
     ok,
     timed_out,   // no room, or no place for a new group, by the deadline: the record was not taken
-    too_large,   // can never fit into a lane of this ring, or its group into all of it
+    too_large,   // larger than a lane, or its group larger than the ring
     bad_record,  // breaks the schema: see problem()
     closed,      // this producer was closed or forked away, its lane quarantined, its ring removed
     not_reserved,  // Reservation::commit(): it was committed, or a later call has taken its room
@@ -81,13 +81,13 @@ class ROLLRING_API Producer {
     ~Producer();  // closes
 
     // Encodes the draft straight into the lane and makes it visible. Waits for room until the
-    // deadline. After Push::ok the record survives this process. With room left it waits 200 us at
-    // most, and only where the consumer is further behind in reading than the soft wrap and keeps
-    // reading: once it has caught up, both sides work in their caches again. Not with a deadline
-    // that has passed, nor with a spin of 0.
+    // deadline. After Push::ok the record survives this process. Pacing: with room left it still
+    // waits up to 200 us if the consumer reads but lags by more than the soft wrap, so that both
+    // sides stay in cache. No pacing with an expired deadline or a spin of 0.
     Push push(const Draft& draft, Deadline deadline);
 
-    // The same, visible with the next flush(), push() or wait for room: saves an atomic a record.
+    // The same, visible with the next flush(), push() or wait for room: saves one atomic store per
+    // record.
     Push push_later(const Draft& draft, Deadline deadline);
     void flush();
 
@@ -95,8 +95,8 @@ class ROLLRING_API Producer {
     // cannot take yet are not begun. push() does the same with the first member of a group: where a
     // stash bounds its open groups, a new one waits for a place, and a member of an open group
     // never does. Push::ok at once if the group is open already, or if the consumer forms none.
-    // Before a trainer comes, the ring's own bounds hold. Push::timed_out if no place was free by
-    // the deadline. A place is taken until the group is over at the stash, or given back by
+    // Until a trainer attaches, the ring's initial bounds apply. Push::timed_out if no place was
+    // free by the deadline. A place is taken until the group is over at the stash, or given back by
     // cancel_group() or when this producer closes. With a plan the room for the group is known from
     // the start: Push::too_large at once if the whole ring has less.
     Push open_group(std::string_view instance_id, std::uint64_t visit, Deadline deadline,
@@ -122,8 +122,8 @@ class ROLLRING_API Producer {
     [[nodiscard]] const Schema& schema() const;
     [[nodiscard]] std::uint32_t lane() const;
     [[nodiscard]] ProducerStats stats() const;
-    // The place of the latest committed record. Without lines: there is none yet, and the first one
-    // will lie there or behind it.
+    // Position of the latest committed record. `lines` is 0 if there is none; the first one will
+    // lie at this position or later.
     [[nodiscard]] RecordRef last() const;
     [[nodiscard]] bool consumer_alive() const;
 
@@ -139,10 +139,10 @@ class ROLLRING_API Producer {
     Shared impl_;
 };
 
-// Room for one record, to be written in place. Abandoned unless committed. Good until the next call
-// of its Producer that looks for room, and until that closes; the Producer may be moved meanwhile.
-// Afterwards commit() says so, and nothing else has any effect. The memory that values() and
-// bytes() have lent is not another's before this object is gone, even if the Producer is.
+// Room for one record, to be written in place. Abandoned unless committed. Valid until its Producer
+// next looks for room or closes; the Producer may be moved meanwhile. Afterwards commit() fails,
+// and the other calls do nothing. Memory from values() and bytes() is not reused while this object
+// lives, even if the Producer is gone.
 class ROLLRING_API Reservation {
   public:
     Reservation() = default;

@@ -5,7 +5,7 @@
 // Thread and process safety are those of the Producer or the Consumer that a call is given. In a
 // forked child a call writes nothing.
 //
-// A place is the right to open one group: Producer::open_group() takes it, and the group's end at
+// A place is a credit for one group: Producer::open_group() takes it, and the group's end at
 // the stash, Producer::cancel_group() or Producer::close() gives it back.
 
 #include <cstdint>
@@ -20,21 +20,21 @@ namespace rollring {
 // places that are taken in advance.
 class ROLLRING_API RelayProducer {
   public:
-    // RingStat::ring_id of the ring that the producer writes to. A name leads to another ring once
-    // its ring was made again.
+    // RingStat::ring_id of the ring that the producer writes to. After a ring is re-created, its
+    // name refers to the new one.
     [[nodiscard]] static std::uint64_t ring_id(const Producer& producer);
 
     // Whether the producer holds a place for this group: it was taken here, and no record of the
     // group is committed.
     [[nodiscard]] static bool holds_place(const Producer& producer, const GroupKey& key);
-    // Takes the place that a predecessor held, at once, before anything is sent. The place was free
-    // meanwhile, so the bounds may be exceeded by as many groups.
+    // Restores a predecessor's place without waiting; call it before the first send. Others could
+    // take the place meanwhile, so the bounds may be exceeded by that number.
     static void inherit_place(Producer& producer, const GroupKey& key, const GroupPlan& plan);
 
     // Spare places let a relay accept the records of a new group without a wait. A stand-in is a
-    // key of no group. A spare place is available only while places are plenty (no producer waits,
-    // and less than half of the bounds is taken). Give it back by cancel_group() once they are
-    // scarce.
+    // key that no group has. A spare place is granted only while places() is plenty (no producer
+    // waits, and less than half of the bounds is taken). Return it by cancel_group() once places()
+    // is scarce.
     enum class Places { not_asked_for, plenty, scarce };
     [[nodiscard]] static Places places(const Producer& producer);
     [[nodiscard]] static bool take_spare_place(Producer& producer, const GroupKey& stand_in,
@@ -51,7 +51,7 @@ class ROLLRING_API RelayConsumer {
     // at a stash with a bound. A group that is open at the other node is unknown here, and needs a
     // place.
     static void bound_groups(Consumer& consumer, std::uint64_t places);
-    // The groups that count now.
+    // The number of groups that count against the bound.
     [[nodiscard]] static std::uint64_t announced_groups(const Consumer& consumer);
 };
 

@@ -84,8 +84,8 @@ class BatchTarget {
 ROLLRING_API std::string_view name(BatchTarget::Unit unit);
 
 // Defaults suit GRPO with groups of 8 on one trainer. Most runs set group_size, batch and max_lag,
-// and some a deadline; the other options say how unusual groups end. The fields keep their order,
-// in which programs initialise them.
+// and some a deadline; the other options say how unusual groups end. The order of the fields is
+// stable, for designated initialisers.
 struct StashOptions {
     // A group is complete when this many members are final. A record's own group_size wins.
     std::uint32_t group_size = 8;
@@ -95,15 +95,15 @@ struct StashOptions {
     Select select = Select::first;
     std::uint64_t seed = 0;  // of the uniform choice
 
-    // Only a deadline ships groups incomplete or drops them for their age: an older group ships if
-    // it has min_size members, or is dropped, or kept (hold). The event `overdue` reports kept
-    // groups with their missing members, without a deadline from the tenth minute on; they do not
-    // delay younger ones. The age begins when the first record is read; for records that an earlier
-    // trainer has read, when they were sent, so that restarts do not postpone the deadline. A group
-    // is decided once all records sent by its deadline are read.
+    // Without a deadline no group ships incomplete or is dropped for its age. Past it, a group
+    // ships with min_size members, is dropped, or is held, by at_deadline. The event `overdue`
+    // reports kept groups with their missing members, without a deadline from the tenth minute on;
+    // they do not delay younger ones. The age begins when the first record is read; for records
+    // that an earlier trainer has read, when they were sent, so that restarts do not postpone the
+    // deadline. A group is decided once all records sent by its deadline are read.
     std::optional<std::chrono::nanoseconds> deadline = {};
     std::optional<AtDeadline> at_deadline = {};  // ship, where there is a deadline
-    std::uint32_t min_size = 2;  // a smaller group ships never (unless its size is smaller)
+    std::uint32_t min_size = 2;  // a smaller group never ships (unless its size is smaller)
 
     // A member that failed: ship without it, drop the whole group, or wait for a retry.
     OnFailed on_failed = OnFailed::shrink;
@@ -137,12 +137,15 @@ struct StashOptions {
     BatchTarget batch = BatchTarget::groups(16);
     std::vector<SourceWeight> source_weights = {};
 
-    // Producers wait before they open a group while that many groups are open (incomplete, ready or
-    // leased) or announced, or that many bytes of records held; never within a group. The groups
-    // may be exceeded by one for each producer, the bytes by the records in the lanes, and both by
-    // one group at a time while all producers wait and no group could complete otherwise. 0: as
-    // many groups as RingOptions::group_rows, minus the number of lanes if there are more than two
-    // rows a lane; as many bytes as fit.
+    // Producers wait before they open a group, never within one, while this many groups are open
+    // (incomplete, ready or leased) or announced, or this many bytes of records are held.
+    //
+    // Both bounds are soft. Groups may exceed theirs by one for each producer, bytes by the records
+    // in the lanes, and both by one group at a time while all producers wait and no group could
+    // complete otherwise.
+    //
+    // 0: as many groups as RingOptions::group_rows, minus the number of lanes if there are more
+    // than two rows a lane; as many bytes as fit.
     std::uint32_t max_open_groups = 0;
     std::uint64_t max_open_bytes = 0;
     // Whether leased groups count as open. Set it to false for a trainer that collects several
@@ -192,8 +195,8 @@ enum class DropReason : std::uint8_t {
     deadline,    // the group was too old, and the policy drops it
     zero_variance,  // all rewards equal, but for rounding
     stale,          // its oldest generated token lags too far behind
-    unfinished,  // subsequences of a member whose others had not come when the group was decided,
-                 // or when their producer was gone
+    unfinished,  // subsequences of an incomplete member when its group was decided or its producer
+                 // left
     mixed_numbers,  // it has a repetition_id and the first of its group has none, or the other way
                     // round
     oversized,      // its group has more records than one acknowledgement can hold: the ring needs
@@ -289,9 +292,9 @@ struct StashCopies {
     std::uint64_t batches_short;  // cut early, because everything was full or nothing could come
 };
 
-// A producer of whose records a third or more (four at the least) were dropped because their group,
-// or they themselves, had come before. As a rule its keys (instance_id, visit) are those of another
-// producer or of an earlier run: then its groups were mixed with theirs, or lost.
+// A producer of whose records a third or more, and at least four, were dropped as late or
+// duplicate. As a rule its keys (instance_id, visit) are those of another producer or of an earlier
+// run: then its groups were mixed with theirs, or lost.
 struct RepeatedKeys {
     std::string producer;
     std::uint32_t lane;
@@ -320,8 +323,8 @@ class ROLLRING_API Stash {
     NextBatch next(Batch& batch, Deadline deadline);
     // A former name.
     NextBatch next_batch(Batch& batch, Deadline deadline) { return next(batch, deadline); }
-    // Any thread may call this while another one uses the stash: its next(), or else its next
-    // one, answers timed_out soon, whatever its deadline.
+    // The current or else the following next() returns timed_out soon. Any thread may call this
+    // while another one uses the stash.
     void interrupt();
     // Leases all complete groups, even if they are less than a batch; for the end of a run. Reads
     // the records that are there, as next() does, and does not wait.
@@ -339,7 +342,7 @@ class ROLLRING_API Stash {
     // producers and which of them have died, and the records dropped since the last batch, with the
     // likely cause.
     [[nodiscard]] std::string waits_for() const;
-    // Makes events of counts that were not reported yet: call it before the last next_event().
+    // Turns unreported counts into events: call it before the last next_event().
     void tell_all();
     // The last part of waits_for() alone; empty if nothing was dropped.
     [[nodiscard]] std::string dropped_since_batch() const;
@@ -361,7 +364,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::uint64_t journal_records() const;
     // Counts of the records read, as Consumer::stats(); account() says what became of them.
     [[nodiscard]] ConsumerStats stats() const;
-    // The methods above were once those of a Consumer inside, and programs ask it for them.
+    // A former name: returns this stash.
     [[nodiscard]] const Stash& consumer() const { return *this; }
 
   private:

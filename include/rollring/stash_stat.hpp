@@ -1,6 +1,6 @@
 #pragma once
-// A look at a ring's stash from another process, as stat_ring() is one at its lanes: attaches
-// read-only, takes no part, and shows what was last when the trainer is gone.
+// Statistics of a ring's stash for any process, as stat_ring() has those of its lanes. Attaches
+// read-only; after the trainer's death it shows the last state.
 
 #include <chrono>
 #include <cstdint>
@@ -34,10 +34,10 @@ struct StashStat {
     std::uint64_t copied_bytes;       // to the spill, over the ring's life
     std::uint64_t evacuated_records;  // likewise
     StashAccount account;             // since this stash, or the last one, was opened
-    bool account_whole;               // false: its writer died, or wrote all the time
+    bool account_whole;               // false: its writer died in an update, or wrote all the time
     std::vector<GroupStat> groups;    // oldest first
     std::uint64_t rows_unread;        // groups left out for the same reasons
-    LatestBatch latest_batch;         // of the stash that is open, or was the last one
+    LatestBatch latest_batch;         // of the open stash, else of the last one
 };
 
 // Never waits for the trainer, whatever it is doing.
@@ -46,14 +46,14 @@ ROLLRING_API Result<StashStat> stat_stash(std::string_view ring);
 enum class Trouble : std::uint8_t {
     none,
     producer_died,  // a group waits, and a producer that has sent to it died
-    no_progress,    // the trainer has all that was sent, can make no batch of it, and nothing comes
+    no_progress,    // the trainer has read every record, cannot form a batch, and no record arrives
 };
 ROLLRING_API std::string_view name(Trouble trouble);
 
-// A condition for which a run waits in vain, so that it can be ended, or repaired.
+// The cause of a stall.
 struct RunTrouble {
     Trouble trouble;
-    std::string instance_id;  // of the group that waits; the oldest. Empty: no group does
+    std::string instance_id;  // of the oldest waiting group; empty if there is none
     std::string producer;     // that died, or sent last; empty: there was none
     std::uint32_t lane;
     std::uint32_t pid;    // of the producer, in its own PID namespace: for people
@@ -64,11 +64,11 @@ struct RunTrouble {
 // The caller's knowledge of the trainer.
 enum class TrainerDoes : std::uint8_t {
     anything,  // with a group that is complete or leased it may be at work
-    waits,     // it has asked for a batch for `stale_after` and has got none, whatever it holds
+    waits,     // it has waited for a batch for `stale_after`, whatever batches it holds
 };
 
-// Looks for a condition that has lasted for `stale_after`. From outside, as stat_stash(): a trainer
-// that has given a batch back a moment ago may find its producers only just going on.
+// Reports a stall of at least `stale_after`. It looks from outside, as stat_stash(): right after an
+// ack, producers may have only just resumed.
 ROLLRING_API Result<RunTrouble> find_trouble(std::string_view ring,
                                              std::chrono::nanoseconds stale_after,
                                              TrainerDoes trainer = TrainerDoes::anything);

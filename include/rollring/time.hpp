@@ -1,6 +1,6 @@
 #pragma once
-// Time as rollring uses it. A wait has a Deadline; a span in options is a std::chrono duration; a
-// moment or an age that is told is an i64 of nanoseconds, named `_ns`.
+// Time as rollring uses it. A wait has a Deadline; a span in options is a std::chrono duration;
+// reported times and ages are i64 nanoseconds, named `_ns`.
 
 #include <chrono>
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Deadline {
     // Has passed: the call does not wait.
     static constexpr Deadline now() { return {0}; }
     static constexpr Deadline never() { return {std::numeric_limits<std::int64_t>::max()}; }
-    // A span that would end after the clock does is never over; one that is negative has passed.
+    // A span that overflows the clock is never(); a negative span has expired.
     static Deadline after(std::chrono::nanoseconds span) { return after_ns(span.count()); }
     static Deadline after_ns(std::int64_t ns) {
         const std::int64_t from_ns = monotonic_ns();

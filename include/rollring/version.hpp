@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <string_view>
 
-// A name that librollring.so exports. The library is compiled with hidden visibility: it exports
-// only names with the first of these marks.
+// The library is compiled with hidden visibility: it exports only declarations with this mark.
 #define ROLLRING_API [[gnu::visibility("default")]]
-// A type that a public header has to name, and that stays inside.
+// A type that a public header names and the library does not export.
 #define ROLLRING_LOCAL [[gnu::visibility("hidden")]]
 
-// Of these headers. Below 1.0 another minor version may break programs, and has another soname.
+// The version of these headers. Before 1.0, a new minor version may break programs and changes the
+// soname.
 #define ROLLRING_VERSION "0.1.0"
 #define ROLLRING_VERSION_MAJOR 0
 #define ROLLRING_VERSION_MINOR 1
@@ -19,11 +19,11 @@
 
 namespace rollring {
 
-// Of the library that this process runs with, as ROLLRING_VERSION.
+// The version of the loaded library, in the form of ROLLRING_VERSION.
 ROLLRING_API std::string_view version();
 
-// Of the layout of shared memory. Processes share a ring if theirs are equal; one that meets a ring
-// of another version is told Errc::abi_mismatch.
+// The version of the shared-memory layout. Processes share a ring only if it is equal; otherwise
+// attaching fails with Errc::abi_mismatch.
 ROLLRING_API std::uint32_t layout_version();
 
 }  // namespace rollring

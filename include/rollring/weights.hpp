@@ -10,8 +10,8 @@
 //   commit: all have staged -> committed
 //                                              adopt: committed -> live
 //
-// Payload goes through slots: memory of the publisher that subscribers map read-only (legacy_ipc
-// knows no read-only) when they attach and never again, but for new slots after an expulsion. A
+// Payload goes through slots: memory of the publisher that subscribers map at attach, read-only
+// (legacy_ipc: writable); later they map only slots that replace those of an expelled subscriber. A
 // version larger than the slots streams through them part by part.
 //
 // Three acknowledgements, never confused: read_done (the device has finished reading a part: its
@@ -64,7 +64,7 @@ struct PublisherOptions {
     std::uint32_t slots = 0;
     std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
     bool checksums = false;        // of every tensor's published bytes, checked by subscribers
-    // Parts come by Transaction::lend_part alone: addresses are not read.
+    // For relays: parts are written with lend_part(), tensor addresses are ignored.
     bool handed_on = false;
     std::uint32_t subscribers_max = 64;                             // at once, up to 256
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);  // before a wait sleeps
@@ -91,47 +91,47 @@ class ROLLRING_LOCAL PublisherImpl;
 class ROLLRING_LOCAL SubscriberImpl;
 }  // namespace weights
 
-// One version on its way. Destruction without commit is abort. Ends before its publisher does.
+// One version on its way. Destruction without commit is abort. Must not outlive its publisher.
 class [[nodiscard]] ROLLRING_API Transaction {
   public:
     Transaction(Transaction&&) noexcept;
     Transaction& operator=(Transaction&&) noexcept;
     ~Transaction();
 
-    // Also once it is over.
+    // Valid after the end, too.
     [[nodiscard]] std::int64_t version() const { return version_; }
-    // invalid_argument: it is over, committed or aborted. Each call below but abort() answers so.
+    // Every call below except abort() returns invalid_argument, too, once the version is committed
+    // or aborted.
     [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
 
     // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
-    // Errors: timed_out (names the subscriber; may be called again, goes on where it was),
-    // device_error.
+    // Errors: timed_out (names the subscriber; a retry resumes), device_error.
     Result<void> put_all(Deadline deadline, Stream stream = {});
     // Packs one tensor from `source` (null: from where it lies; strides as declared), for trainers
     // that gather layer by layer. In the order of the tensors; a tied tensor goes with its first
     // name and is skipped. `source` must stay as it is until the stream gets there.
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
-    // For publishers that get each part as another channel's subscriber has it, whose parts are the
-    // same: memory of the next part in its slot, with its checksums if there are any, to be written
-    // by whatever means. Several may be lent at once. Instead of put: all parts or none of a
-    // version.
+    // For relays that forward the parts of a channel with the same packing: returns the next part's
+    // memory in its slot, with its checksums if there are any, for the caller to fill. Several may
+    // be lent at once. It replaces put() for a whole version.
     // Errors: timed_out (names the subscriber that holds slots; may be called again).
     Result<std::span<std::byte>> lend_part(Deadline deadline);
-    // The oldest lent part is written, and no device writes there any more: subscribers have it.
-    // Writes into lent parts must have ended before abort, too.
+    // Hands the oldest lent part to subscribers: all writes to it must be complete. Writes to lent
+    // parts must end before abort(), too.
     Result<void> part_written();
     // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
-    // for subscribers, and in the ring. Errors: timed_out (names the late ones; may be called
-    // again), rejected (by whom and why), aborted (another rank did), peer_gone.
+    // for subscribers, and in the ring. Errors: timed_out (names the missing subscribers; may be
+    // called again), rejected (by whom and why), aborted (another rank did), peer_gone.
     // A subscriber that dies or leaves is not waited for.
     Result<CommitReport> commit(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
-    // that hears from elsewhere whether the version counts. Once this is done, commit does not ask
-    // subscribers again: one that gives up its staged version nevertheless is behind() then.
-    // Errors: timed_out (names the late ones; may be called again), rejected (by whom and why).
+    // that learns elsewhere whether the version counts. Once this is done, commit does not ask
+    // subscribers again: one that drops its staged version later counts in behind().
+    // Errors: timed_out (names the missing subscribers; may be called again), rejected (by whom and
+    // why).
     Result<void> wait_staged(Deadline deadline);
     // Subscribers drop the version; those that had written part of it in place are poisoned.
     void abort(std::string_view why = "aborted by the trainer") noexcept;
@@ -167,27 +167,28 @@ class ROLLRING_API Publisher {
     // busy while another one is open.
     Result<Transaction> begin(std::int64_t version);
 
-    // Subscribers that came too late for the committed version and cannot find it in the slots, or
-    // that are poisoned; only a version that fits into the slots as a whole waits there for them.
+    // The number of subscribers without the committed version: too late to read it from the slots,
+    // or poisoned. Only a version that fits into the slots stays readable.
     [[nodiscard]] std::uint32_t behind() const;
     // Opens the committed version once more, for those alone, from the same tensors, which must be
     // unchanged. invalid_argument if there is none, busy while a version is open.
     Result<Transaction> begin_again();
     // The tensors hold a version that was committed already, by a predecessor of this publisher or
-    // elsewhere: it is this one's to send again, and the ring has it once that is done.
-    // stale_version if the ring has a later one, busy while a version is open.
+    // elsewhere: this publisher may resend it, and the ring records it afterwards. stale_version if
+    // the ring has a later one, busy while a version is open.
     Result<void> resume(std::int64_t version);
-    // All of that by the deadline, or given up.
+    // All of that in one call: begin_again(), put_all(), publish(), commit(); aborts at the
+    // deadline.
     Result<CommitReport> resend(Deadline deadline, Stream stream = {});
 
-    // Goes on without this subscriber (by name), stopped or stuck: it is not waited for any more,
-    // and must attach again. Slots that it may still be reading are set aside until it is gone,
-    // and replaced; out_of_device_memory or not_enough_shared_memory if they cannot be, busy if 32
-    // slots are held so already, not_found: no such subscriber.
+    // Expels a stopped or stuck subscriber by name: it is not waited for any more, and must attach
+    // again. Slots that it may still be reading are set aside until it is gone, and replaced;
+    // out_of_device_memory or not_enough_shared_memory if they cannot be, busy if 32 slots are held
+    // so already, not_found: no such subscriber.
     Result<void> expel(std::string_view subscriber);
 
-    // From any thread: the wait under way, also one of a transaction, or else the next one, ends as
-    // at its deadline, and may be called again.
+    // Ends the current wait (of a transaction too), or else the next one, as if its deadline had
+    // passed; the call that waited may be repeated. Any thread may call it.
     void interrupt();
 
     [[nodiscard]] std::int64_t committed_version() const;
@@ -228,7 +229,7 @@ struct SubscriberOptions {
     // Which publisher: by rank; else the one on the same GPU; else the only one, where there is one
     // rank only.
     std::optional<std::uint32_t> rank = {};
-    Device device = Device::host();  // where tensors are loaded to, and who copies
+    Device device = Device::host();  // the device of the tensors, which also copies
     // False: the engine loads into memory that it does not serve until adopt(). A failure then
     // leaves the old version; true (default): it poisons the subscriber.
     bool in_place = true;
@@ -246,10 +247,10 @@ enum class SubscriberState : std::uint32_t {
     ready = 1,     // holds live_version() whole, or nothing yet
     reading = 2,   // of a version that is not complete
     staged = 3,    // holds a version whole that is not known to be committed
-    poisoned = 4,  // what the engine holds is part of one version and part of another, or a version
+    poisoned = 4,  // the engine holds a mixture of two versions, or a version
                    // that was never committed; cured by the next whole version
     closed = 5,
-    expelled = 6,  // as it looks from outside: it has no seat any more, and lives
+    expelled = 6,  // seen from outside: alive, but no longer attached
     refused = 7,   // as it looks from outside: it could not attach, or was not attached when it was
                    // asked for a version; its problem says why
 };
@@ -266,14 +267,14 @@ class [[nodiscard]] ROLLRING_API Update {
     [[nodiscard]] std::int64_t version() const { return version_; }
     [[nodiscard]] std::uint32_t parts() const;  // 0 once it is over
 
-    // Waits for the part and lends views of it, until done_reading: of the span until the next
-    // call. Parts come in order, each once; as many may be lent at once as the publisher has slots.
-    // Kernels that read them must be queued on a stream that is then given to done_reading. A view
-    // of a part that was not given back must not be read once the update has ended: the part may be
-    // filled again, and is unmapped with its subscriber.
+    // Waits for the part, and lends views of it: these are valid until done_reading(), the span
+    // itself until the next call. Parts come in order, each once; as many may be lent at once as
+    // the publisher has slots. Kernels that read them must be queued on a stream that is then given
+    // to done_reading. A view of a part that was not given back must not be read once the update
+    // has ended: the part may be filled again, and is unmapped with its subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
-    // Gives the part back when the stream has got there: the oldest that is lent.
+    // Returns the oldest lent part once the stream reaches this point.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
     // All parts, copied into the tensors given to attach: part, scatter, done_reading for each.
     Result<void> load(Deadline deadline, Stream stream = {});
@@ -324,19 +325,19 @@ class ROLLRING_API Subscriber {
     // the tensor; host memory is always taken to be there.
     Result<void> check_memory(std::span<const WeightTensor> tensors);
 
-    // The engine takes no version now, and why: the one that it is to read is rejected, also before
-    // next() has returned it; otherwise the reason is left for stat_weights.
+    // Declares that the engine accepts no version now, and why. The version that it is to read is
+    // rejected, even before next() has returned it; without one, stat_weights() shows the reason.
     void refuse(std::string_view why) noexcept;
 
-    // From any thread: the wait under way, also one of an update, or else the next one, ends as at
-    // its deadline, and may be called again.
+    // Ends the current wait (of an update too), or else the next one, as if its deadline had
+    // passed; the call that waited may be repeated. Any thread may call it.
     void interrupt();
 
     [[nodiscard]] std::int64_t live_version() const;  // -1: none yet
     [[nodiscard]] SubscriberState state() const;
     [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
-    [[nodiscard]] std::int64_t publisher_id() const;  // tells a publisher from those after it
+    [[nodiscard]] std::int64_t publisher_id() const;  // identifies the publisher instance
     // The largest size of a part, without checksums: a publisher of the same tensors with this as
     // its slot_bytes has the same parts.
     [[nodiscard]] std::uint64_t part_bytes() const;
@@ -401,9 +402,9 @@ struct WeightsStat {
 ROLLRING_API Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
 
 // For an engine without a seat that is asked for a version, or cannot attach for reasons of its
-// own: leaves with all publishers of the ring's channel why it takes none, for their errors and for
-// stat_weights, until the next version is begun. How many were told. An attached engine says it by
-// Subscriber::refuse, or Update::reject.
+// own: tells all publishers of the channel why this unattached engine takes no version; their
+// errors and stat_weights show it until the next begin(). Returns the number of publishers. An
+// attached engine says it by Subscriber::refuse, or Update::reject.
 ROLLRING_API Result<std::uint32_t> refuse_weights(std::string_view ring,
                                                   std::string_view subscriber,
                                                   std::string_view why);

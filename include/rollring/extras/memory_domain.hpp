@@ -8,9 +8,8 @@
 //   resume({"weights"})                                         -> same addresses, same bytes
 //
 // Addresses stay reserved while the region lives; pointers and CUDA graphs stay valid over release
-// and resume, and must not be used in between. A call either does everything it was asked to or
-// nothing. One thread at a time per domain. In a forked child it is inert, and returns
-// Errc::forked.
+// and resume, and must not be used in between. Calls are atomic. One thread at a time per domain.
+// In a forked child it is inert, and returns Errc::forked.
 //
 // Calls that wait for the device take no deadline: memory cannot be taken away under work, and the
 // driver's wait for a whole device has no time limit. A caller with a deadline waits for its own
@@ -46,8 +45,8 @@ struct TagRelease {
 };
 
 struct DomainReport {
-    // Let go of, or taken back. Less than the tags' bytes only if the driver refused to take some
-    // of it: that is not free for others, and the next resume uses it again.
+    // Bytes released or resumed. Fewer than the tags hold only if the driver refused a part, which
+    // then stays allocated, and the next resume uses it again.
     std::uint64_t device_bytes = 0;
     std::uint64_t copied_bytes = 0;
     std::int64_t wall_ns = 0;
@@ -78,8 +77,9 @@ class ROLLRING_API MemoryDomain {
     // `address` from the start of one chunk of physical memory (cuMemCreate), whose handle is
     // *handle. It is released and resumed like the domain's own, and *handle follows: it names the
     // chunk that belongs to the addresses now, 0 while there is none. Addresses and chunk stay the
-    // owner's. Once they are gone, or `handle` is, `free` comes before any other call here.
-    // Errors: invalid_argument (no multiple of 2 MiB, no handle, or lent already),
+    // owner's. Once the owner has freed the addresses or `handle`, it calls free() before any other
+    // call of the domain.
+    // Errors: invalid_argument (not a multiple of 2 MiB, no handle, or lent already),
     // already_released.
     Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,
                        std::uint64_t* handle);
@@ -90,9 +90,9 @@ class ROLLRING_API MemoryDomain {
     Result<void> free(void* region);
 
     // Waits for `streams` (a null one is the legacy default stream), and for the whole device if
-    // there are none, then lets go of the physical memory of all regions under the tags; naming a
-    // tag twice is naming it once. The first release that keeps contents pins as much host memory,
-    // which takes longer than the copy; later ones find it there.
+    // there are none, then lets go of the physical memory of all regions under the tags; duplicate
+    // tags are ignored. The first release that keeps contents pins as much host memory, which takes
+    // longer than the copy; later ones find it there.
     // Errors: not_found (no such tag), already_released, host_memory (no pinned memory available),
     // invalid_argument (no tags), device_error. On an error nothing has changed; if a failing
     // driver would not even map the unmapped memory back, the error says so, the tag counts as

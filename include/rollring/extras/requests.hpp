@@ -6,9 +6,9 @@
 // been begun too often is given up, and the trainer is told. A request is bytes, of up to
 // RingOptions::request_bytes; their meaning is between the two ends.
 //
-// They lie in an object beside the ring, which the end that opens first makes, with room for
-// RingOptions::requests of them, and which goes with the ring. A request keeps its place until its
-// worker is done with it, so that it survives the worker.
+// Requests lie in a shared-memory object of their own. The first end to open creates it with
+// RingOptions::requests slots; it is removed with the ring. A request keeps its slot until its
+// worker finishes it, so that it survives the worker.
 //
 // Both ends: one thread at a time, but for interrupt(). In a forked child they are inert, and
 // return Errc::forked. Where the ring was removed they return Errc::closed.
@@ -32,7 +32,7 @@
 namespace rollring {
 
 struct RequestBoardOptions {
-    // Workers that may begin a request, one after another: 1 to 31.
+    // Attempts per request, 1 to 31.
     std::uint32_t attempts = 3;
     // For the ring to appear and the seat to be free.
     std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
@@ -41,7 +41,7 @@ struct RequestBoardOptions {
 struct RequestCounts {
     std::uint32_t waiting = 0;   // for a worker
     std::uint32_t taken = 0;     // by one that is alive, or whose death was not noticed yet
-    std::uint32_t given_up = 0;  // and not told yet
+    std::uint32_t given_up = 0;  // given up and not yet reported
     std::uint32_t workers = 0;   // alive
 };
 
@@ -57,7 +57,7 @@ class ROLLRING_API RequestBoard {
     ~RequestBoard();
 
     // Posts a request, and returns its number, which no other request of this board has.
-    // Errc::timed_out: all places were taken until the deadline. Errc::too_large: it can never fit.
+    // Errc::timed_out: no slot was free by the deadline. Errc::too_large: it can never fit.
     // Errc::not_enough_shared_memory. Nothing was posted then.
     Result<std::uint64_t> post(std::span<const std::byte> body, Deadline deadline);
 
@@ -71,7 +71,7 @@ class ROLLRING_API RequestBoard {
 
     [[nodiscard]] RequestCounts counts() const;
 
-    // From any thread: the wait under way, or else the next one, ends as at its deadline.
+    // Ends the current or else the next wait as if its deadline had passed. Any thread may call it.
     void interrupt();
 
   private:
@@ -102,7 +102,7 @@ class ROLLRING_API RequestWorker {
     // The oldest request that no worker has; none at the deadline, or after interrupt().
     Result<std::optional<TakenRequest>> take(Deadline deadline);
 
-    // It is answered. False: it was withdrawn meanwhile, or is not this worker's.
+    // Marks the request as answered. False if it was withdrawn or is another worker's.
     bool finish(const TakenRequest& request);
 
     // Another worker may take it, or it is given up. False: as of finish().
@@ -176,7 +176,7 @@ struct RequestsStat {
     std::vector<RequestStat> requests;  // oldest first
 };
 
-// Never waits for anybody.
+// Never blocks.
 ROLLRING_API Result<RequestsStat> stat_requests(std::string_view ring);
 
 // The fields of these, as stat_fields.hpp has them of other stats.
