@@ -7,6 +7,7 @@
     python_package.py --for-demo         build it with numpy alone, for ./dev demo --python
     python_package.py --environment      make its environment, and build nothing
 """
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -44,7 +45,13 @@ def with_asan() -> Environment:
         wrapper=("env", "ASAN_OPTIONS=detect_leaks=0", f"LD_PRELOAD={preloaded}"))
 
 
+# Half of a test's time is the start of its processes: one test beside another for two cores.
+QUICK = ("-m", "not slow", "-n", str(min(os.cpu_count() or 1, 4)), "--dist", "worksteal")
+SLOW = ("-m", "slow")
+
+
 def test(run: Run, one: Environment, *arguments: str) -> None:
+    """`arguments`: pytest's, such as QUICK or SLOW."""
     if not environments.install(one):
         run.problems.append("the Python package cannot be built")
         return
@@ -55,8 +62,14 @@ def test(run: Run, one: Environment, *arguments: str) -> None:
 def main(arguments: list[str]) -> int:
     one, what = Environment(), arguments[0] if arguments else ""
     if what in ("--test", "--asan"):
-        run = Run()
-        test(run, with_asan() if what == "--asan" else one, *arguments[1:])
+        run, given = Run(), arguments[1:]
+        if what == "--asan":
+            test(run, with_asan(), *given)
+        elif given:
+            test(run, one, *given)
+        else:
+            test(run, one, *QUICK)
+            test(run, one, *SLOW)
         return run.count()
     if what == "--for-demo":
         return 0 if environments.install(for_demo()) else 1

@@ -15,8 +15,9 @@ RELEASE = ["-Dbuildtype=release", "-Db_ndebug=if-release", "-Dtests=enabled"]
 LEAN = ["-Dtests=enabled", "-Dbench=false", "-Dcuda=disabled"]
 LEFT_OUT = {
     "quick": "the Python package (./dev test), and the tests that ./dev test leaves out",
-    "usual": "long searches and the builds with AddressSanitizer, ThreadSanitizer, fault points "
-             "and fuzzing. ./dev test --rest runs them, ./dev test --full all",
+    "usual": "long searches, slow tests of the Python package, benches, GPU tests, and the builds "
+             "with AddressSanitizer, ThreadSanitizer, fault points and fuzzing. ./dev test --rest "
+             "runs them, ./dev test --full all",
     "full": "the long form of random searches (./dev test --long), and frameworks "
             "(./dev test --frameworks)",
 }
@@ -55,20 +56,21 @@ def test_other_builds(run: Run, clang: str, long: bool) -> None:
 
 
 def run_tier(run: Run, tier: str, clang: str) -> None:
-    if tier == "quick":
-        run.meson("build", ["quick"], 4, RELEASE)  # builds what these tests need
+    if tier in ("quick", "usual"):  # Meson builds what these tests need
+        test_plain(run, ["quick"])
+        if tier == "usual":
+            python_package.test(run, Environment(), *python_package.QUICK)
         return
     if not configure("build", *RELEASE) or \
             subprocess.run(["ninja", "-C", "build"], check=False).returncode != 0:
         run.problems.append("build/ cannot be built")
         return
-    plain = {"usual": ["quick"], "rest": ["full"], "full": ["quick", "full"],
-             "long": ["quick", "full", "long"]}
+    plain = {"rest": ["full"], "full": ["quick", "full"], "long": ["quick", "full", "long"]}
     test_plain(run, plain[tier])
     if tier != "rest":
-        python_package.test(run, Environment())
-    if tier != "usual":
-        test_other_builds(run, clang, long=tier == "long")
+        python_package.test(run, Environment(), *python_package.QUICK)
+    python_package.test(run, Environment(), *python_package.SLOW)
+    test_other_builds(run, clang, long=tier == "long")
 
 
 def main(arguments: list[str]) -> int:

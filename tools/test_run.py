@@ -66,7 +66,7 @@ class Run:
 
     def pytest(self, one: Environment, *arguments: str) -> None:
         """Its tests count like Meson's."""
-        log = one.build / "testlog.json"
+        log = one.build / f"testlog-{len(self.logs)}.json"
         one.build.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
         succeeds(*one.wrapper, one.python, "-m", "pytest", "--log-json", log, *arguments)

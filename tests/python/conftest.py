@@ -89,6 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # children that tests send them to.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    path = config.getoption("--log-json")
+    # Of parallel tests the process that collects all results writes it.
+    path = None if hasattr(config, "workerinput") else config.getoption("--log-json")
     if path and not config.pluginmanager.has_plugin("log-json"):
         config.pluginmanager.register(_Log(path), "log-json")

@@ -30,6 +30,7 @@ import rollring as rr
 from atropos_servers import PROGRAM, TRAINER, Server, free_port, ours
 from rollring.integrations.atropos import RollringSendMixin
 
+pytestmark = pytest.mark.slow  # each environment imports transformers
 CHILD = Path(__file__).with_name("atropos_env.py")
 EXAMPLE = Path(__file__).parents[2] / "examples/atropos.sh"
 PATIENCE = 300.0  # of four environments that import transformers at once

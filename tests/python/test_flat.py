@@ -12,9 +12,12 @@ import rollring as rr
 from conftest import PATIENCE
 from footprint import Footprint
 
-pytestmark = pytest.mark.skipif(
-    "ASAN_OPTIONS" in os.environ, reason="AddressSanitizer holds back what is freed"
-)
+pytestmark = [
+    pytest.mark.slow,  # and alone in its process, whose memory it measures
+    pytest.mark.skipif(
+        "ASAN_OPTIONS" in os.environ, reason="AddressSanitizer holds back what is freed"
+    ),
+]
 TIMES = int(os.environ.get("ROLLRING_TIMES", "50000"))  # 1000000 for the claim of a million
 
 

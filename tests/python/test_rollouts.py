@@ -115,6 +115,7 @@ def test_the_program_and_python_read_an_example_alike(tmp_path: Path, name: str)
     assert digest(lines) == {key: direct[key] for key in ("records", "tokens", "digest")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_an_example_of_text_becomes_lines_for_the_program(
     tmp_path: Path, name: str, tokenizer: str

@@ -278,6 +278,7 @@ def test_a_silent_ring_is_named_though_groups_are_held(ring: str) -> None:
     worker.stop()
 
 
+@pytest.mark.slow
 def test_a_ring_to_which_nobody_came(ring: str) -> None:
     rr.remove(ring)
     worker = RingRolloutWorker(ring, lanes=2, lane_bytes="1MiB")  # makes it

@@ -49,6 +49,7 @@ def examples(tmp_path: Path) -> list[str]:
     return made
 
 
+@pytest.mark.slow
 def test_the_package_and_its_examples_are_clean(examples: list[str], tmp_path: Path) -> None:
     settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path)]
     passes("mypy", *settings, "--strict", "-p", "rollring", cwd=tmp_path)

@@ -25,8 +25,9 @@ import rollring as rr
 from rollring.integrations.verifiers import records
 from verifiers_engine import ASSISTANT, END, LONG, MEMBERS, REFUSE, USER, engine, experts
 
+pytestmark = pytest.mark.slow  # the other process imports verifiers and transformers
 CHILD = Path(__file__).with_name("verifiers_child.py")
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 @pytest.fixture(scope="module")

@@ -51,6 +51,7 @@ def committed(ring: str) -> int:
     return version
 
 
+@pytest.mark.slow
 def test_a_hundred_versions_with_as_many_descriptors_as_two(
     ring: str, make: Make, kind: Any
 ) -> None:

@@ -22,6 +22,7 @@ def names(count: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_an_engine_that_takes_long_to_attach_arrives_once_and_is_in_the_next_version(
     ring: str,
 ) -> None:
