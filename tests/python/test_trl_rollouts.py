@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE
-from rollring.integrations.trl import RingRollouts, _ranks, answer_prompts
+from rollring.integrations.trl import RingRollouts, _ranks, _requests, answer_prompts
 
 SPAWN = multiprocessing.get_context("spawn")
 COUNT = 4  # completions of a prompt
@@ -164,6 +166,33 @@ def test_a_trainer_without_workers_times_out_by_its_prompt(ring: str) -> None:
     rollouts = RingRollouts(ring, weights=False, timeout=0.1)
     with pytest.raises(rr.TimedOutError, match="prompt '5'"):
         rollouts(repeated("5"), trainer_of(Model()))
+    rollouts.close()
+
+
+def test_rollouts_may_take_hours(ring: str, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rollout of 131,072 tokens at 50 tokens/s takes 44 minutes, and a worker has several."""
+    hours, late = itertools.count(), threading.Event()
+
+    def monotonic() -> float:
+        now = next(hours)
+        if now > 20:
+            late.set()
+        return now * 3600.0
+
+    monkeypatch.setattr(_requests, "LOOK_SECONDS", 0.01)
+    clock = SimpleNamespace(monotonic=monotonic, time_ns=time.time_ns)
+    monkeypatch.setattr(_requests, "time", clock)
+    rollouts = RingRollouts(ring, weights=False)
+
+    def start_late() -> None:
+        assert late.wait(PATIENCE)
+        workers("env-0", "", False)
+
+    starting = threading.Thread(target=start_late)
+    starting.start()
+    made = rollouts(repeated("5"), trainer_of(Model()))
+    starting.join()
+    assert len(made["reward"]) == COUNT
     rollouts.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ class RolloutRequests:
         self,
         ring: str,
         *,
-        timeout: float,
+        timeout: float | None,
         attempts: int,
         codec: Codec | None,
         **ring_options: Unpack[RingOptions],
@@ -87,8 +88,9 @@ class RolloutRequests:
 
     def _collect(self, asked: dict[Key, dict[str, Any]]) -> Iterator[tuple[Batch, int]]:
         """The group of each request, in their order, and acknowledged once the next is taken."""
-        ends = idle = time.monotonic()
-        ends, idle = ends + self._timeout, idle + IDLE_SECONDS
+        begun = time.monotonic()
+        ends = begun + (math.inf if self._timeout is None else self._timeout)
+        idle = begun + IDLE_SECONDS
         came: dict[Key, Batch] = {}
         try:
             while missing := [key for key in asked if key not in came]:

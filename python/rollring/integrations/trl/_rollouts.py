@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Columns = dict[str, list[Any] | None]
 
+WEIGHTS_SECONDS = 3600.0  # for workers to take them
+
 
 class RingRollouts:
     """The ``rollout_func`` of a `GRPOTrainer`: prompts go out as requests, whole groups come back.
@@ -41,7 +43,8 @@ class RingRollouts:
         ring: Its name.
         weights: Whether the trainer's weights go to the workers.
         engines: So many workers have to be attached before the first weights are sent.
-        timeout: Seconds that the rollouts of one call, or the weights, may take.
+        timeout: Seconds that the rollouts of one call, or the weights, may take. By default the
+            rollouts have no limit, and the weights `WEIGHTS_SECONDS`.
         attempts: Workers that may begin a request before it fails.
         codec: Of the requests. Default: `PlainCodec`, which carries JSON values and arrays.
         publish_as: The dtype in which float32 weights go out, such as "bfloat16".
@@ -54,7 +57,7 @@ class RingRollouts:
         *,
         weights: bool = True,
         engines: int = 1,
-        timeout: float = 3600.0,
+        timeout: float | None = None,
         attempts: int = 3,
         codec: Codec | None = None,
         publish_as: str | None = None,
@@ -68,7 +71,10 @@ class RingRollouts:
         self._transfer: RingWeightTransfer | None = None
         if weights:
             self._transfer = RingWeightTransfer(
-                ring, engines=engines, timeout=timeout, publish_as=publish_as
+                ring,
+                engines=engines,
+                timeout=WEIGHTS_SECONDS if timeout is None else timeout,
+                publish_as=publish_as,
             )
         self._sent_step = -1
         if os.environ.get("RANK", "0") == "0":  # torchrun and accelerate set it
