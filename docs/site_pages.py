@@ -233,6 +233,17 @@ def configuration(nav):
     return f"{text}nav: {json.dumps(nav)}\n"
 
 
+def build(python, made):
+    # Not --quiet: what is not logged does not count for --strict.
+    done = subprocess.run([python, "-m", "mkdocs", "build", "--strict", "--config-file", made],
+                          cwd=ROOT, check=False, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        print(re.sub(r"^INFO .*\n", "", done.stdout, flags=re.MULTILINE), file=sys.stderr)
+        print("docs/site_pages.py: mkdocs could not build the site, see above", file=sys.stderr)
+    return done.returncode
+
+
 def main():
     for folder in (PAGES, HEADERS):
         shutil.rmtree(folder, ignore_errors=True)
@@ -248,14 +259,7 @@ def main():
     shutil.copy(ROOT / "docs/site.css", PAGES / "site.css")
     made = ROOT / "build/mkdocs.yml"
     made.write_text(configuration(sidebar()), encoding="utf-8")
-    # Not --quiet: what is not logged does not count for --strict.
-    done = subprocess.run([sys.argv[1], "-m", "mkdocs", "build", "--strict", "--config-file",
-                           made], cwd=ROOT, check=False, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode != 0:
-        print(re.sub(r"^INFO .*\n", "", done.stdout, flags=re.MULTILINE), file=sys.stderr)
-        print("docs/site_pages.py: mkdocs could not build the site, see above", file=sys.stderr)
-    return done.returncode
+    return build(sys.argv[1], made)
 
 
 if __name__ == "__main__":

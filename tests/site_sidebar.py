@@ -3,6 +3,8 @@
 
 `./dev docs` builds the site from it, and `./dev fresh` runs that.
 """
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -49,7 +51,22 @@ def check_listing():
         assert text == "# examples\n\n - [one.cpp](one.cpp.md)\n", text
 
 
+def check_errors():
+    """The errors of mkdocs are shown, and its status is that of the build."""
+    with tempfile.TemporaryDirectory() as place:
+        mkdocs = Path(place) / "python"
+        lines = ("#!/bin/sh", "echo 'INFO    -  so far'", "echo 'ERROR   -  no page x'", "exit 3")
+        mkdocs.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        mkdocs.chmod(0o755)
+        shown = io.StringIO()
+        with contextlib.redirect_stderr(shown):
+            status = site_pages.build(str(mkdocs), Path(place) / "mkdocs.yml")
+        assert status == 3 and "no page x" in shown.getvalue(), shown.getvalue()
+        assert "so far" not in shown.getvalue(), shown.getvalue()
+
+
 def main():
+    check_errors()
     pages = {str(path.relative_to(ROOT)) for glob in site_pages.GLOBS for path in ROOT.glob(glob)}
     named = [path for _, path in entries(site_pages.sidebar())]
     assert sorted(path for path in named if path in pages) == sorted(pages), named

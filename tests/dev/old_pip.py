@@ -3,6 +3,7 @@
 
 The environment and its pip are played: the pip refuses as the old one does, and names its folder.
 """
+import re
 import shutil
 import sys
 import tempfile
@@ -69,6 +70,9 @@ def main() -> int:
                 assert done.returncode == 0, (command, done.stdout)
             if "demo" in command:
                 assert "the package ran" in done.stdout, done.stdout
+                needs = (stub.tree / ".cache/demo-needs.txt").read_text(encoding="utf-8").split()
+                names = {re.split("[=>]", need)[0] for need in needs}
+                assert names == {"meson", "meson-python", "nanobind", "ninja", "numpy"}, needs
     print("the old pip builds the package, also in a moved tree")
     return 0
 
