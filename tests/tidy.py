@@ -8,7 +8,7 @@ not ignore, are read.
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -18,7 +18,6 @@ import words
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS_MAX = 100
 LINES_BELOW = 450
-CLASS_LINES_MAX = 400
 SKIPPED = 77  # Meson's exit status for a skipped test
 
 CPP = ("*.hpp", "*.cpp", "*.cuh", "*.cu")
@@ -109,17 +108,13 @@ ARROWS = {
     "bench/peers": ("bench/stash", "bench/ring", "bench"),
 }
 
-# Classes that are longer still. A class leaves the table when it is split by its state; none comes.
-TOO_LONG: dict[str, int] = {}
-# Lines that a file has more than others may; likewise.
+# Lines that a file has more than others may. A file leaves the table when it is split by its idea;
+# none comes.
 LONG_FILES: dict[str, int] = {}
 
 FAULT_POINT = re.compile(r'FAULT_POINT\("([a-z_.]+)"\);')
 FAULT_TABLES = "tests/crash/*fault_points.cpp"
 
-CLASS = re.compile(r"^(\s*)(?:class|struct)\s+(?:(?:\[\[\w+\]\]|alignas\(\w+\)|[A-Z_]+)\s+)*"
-                   r"((?:\w+::)*\w+)[^;]*\{\s*$")
-MEMBER = re.compile(r"^[^\s#/}][^;=]*?\b((?:\w+(?:<[^<>]*>)?::)+)(?:~?\w+|operator\S+)\s*\(")
 ATOMIC_NAME = re.compile(r"\b(?:Atomic|atomic|atomic_ref)<[^;(){}]*>\s*&?\s*(\w+)\s*[;{=(,)\[]")
 INCLUDE = re.compile(r"\s*#\s*include\b")
 OWN_INCLUDE = re.compile(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
@@ -233,50 +228,6 @@ def folder_breaches(cpp: set[str]):
         yield folder, "in ARROWS of tests/tidy.py, but without C++"
 
 
-def class_lengths(text: str):
-    """Yields (class, number of lines): each class body, and each member defined outside of one.
-
-    clang-format sees to it that a body ends with a brace in the column in which it began.
-    """
-    lines = text.split("\n")
-
-    def end_of(first: int, indent: str) -> int:
-        return next((number for number in range(first, len(lines))
-                     if lines[number].startswith(indent + "}")), first)
-
-    number = 0
-    while number < len(lines):
-        body = CLASS.match(lines[number])
-        if body:
-            yield body[2], end_of(number, body[1]) - number + 1
-        elif lines[number][:1] not in ("", " ", "#", "/", "}"):
-            head, last = lines[number], number
-            while not re.search("[{;]", head) and last < min(number + 6, len(lines) - 1):
-                last += 1
-                head += " " + lines[last].strip()
-            member = "{" in head and MEMBER.match(head)
-            if member:
-                last = last if lines[last].endswith("}") else end_of(last, "")
-                yield re.sub("<.*?>", "", member[1]).rstrip(":"), last - number + 1
-                number = last
-        number += 1
-
-
-def class_breaches(texts: dict[str, str]):
-    """Yields (file, rule). A class counts over all the files of its folder."""
-    length, seen = Counter(), {}
-    for path, text in texts.items():
-        folder = folder_of(path)
-        for name, lines in class_lengths(text) if folder in ARROWS else ():
-            home = folder if folder != PUBLIC else ""
-            length[home, name] += lines
-            seen.setdefault((home, name), path)
-    for key, lines in length.items():
-        allowed = TOO_LONG.get(key[1], CLASS_LINES_MAX)
-        if lines > allowed:
-            yield seen[key], f"{key[1]} has {lines} lines over all its files, more than {allowed}"
-
-
 def fault_breaches(texts: dict[str, str]):
     """Yields (file, line number, rule). The builds that strike at these points run in --full only,
     so that a point without its row is told here."""
@@ -334,9 +285,6 @@ def main() -> int:
             if not re.search(r"tidy-ok: *\S", lines[number - 1]):
                 print(f"{path}:{number}: {rule}")
                 breaches += 1
-    for path, rule in class_breaches({path: texts[path] for path in sorted(cpp)}):
-        print(f"{path}:1: {rule}: split it by its state")
-        breaches += 1
     for path, number, rule in fault_breaches({path: texts[path] for path in sorted(cpp)}):
         print(f"{path}:{number}: {rule}")
         breaches += 1
