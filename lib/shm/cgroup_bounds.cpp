@@ -1,5 +1,5 @@
-// What memory cgroups allow, versions 1 and 2, at each level from this process's group up to the
-// root that is mounted: the least of them holds.
+// The memory limits of cgroups, versions 1 and 2, at each level from this process's group up to the
+// mounted root: the least of them applies.
 
 #include <algorithm>
 #include <charconv>
@@ -75,7 +75,8 @@ std::optional<Mount> mount_of(const std::string& proc, std::string_view type) {
 
 void add_levels(const Mount& mount, std::string path, const Version& version,
                 std::vector<MemoryBound>& bounds) {
-    // In a container without a cgroup namespace the path is the host's: what is mounted is ours.
+    // In a container without a cgroup namespace the path is the host's, and the mounted group is
+    // ours.
     if (mount.root != "/")
         path = path.starts_with(mount.root) ? path.substr(mount.root.size()) : "";
     while (path.ends_with('/')) path.pop_back();

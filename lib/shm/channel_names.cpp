@@ -22,8 +22,7 @@
 namespace rollring::channel {
 namespace {
 
-// What of sockaddr_un's 108 bytes is left behind "/proc/self/fd/<seven digits>/" and before
-// "@<rank>".
+// The rest of sockaddr_un's 108 bytes behind "/proc/self/fd/<seven digits>/" and before "@<rank>".
 constexpr std::size_t name_bytes_max = 72;
 
 // '~' is in no ring's name.

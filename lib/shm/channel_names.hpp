@@ -1,7 +1,7 @@
 #pragma once
 // Names of weight channels: sockets /dev/shm/rollring-weights.<uid>/<ring>@<rank>, in a directory
-// 0700 that is there as long as one of them is. Where they are, how they are reached, and which of
-// them are left by the dead. What is said on them is lib/weights' affair.
+// 0700 that is there as long as one of them is. Their location, access to them, and leftovers of
+// dead publishers. The protocol on them is in lib/weights.
 
 #include <sys/un.h>
 
@@ -31,8 +31,8 @@ Fd make_socket();
 // 0, or the errno.
 int try_connect(int socket, const sockaddr_un& address);
 
-// While it is held nobody else makes or removes names in the directory. Held for microseconds; but
-// whoever is stopped with it in hand keeps it: taking it ends after two seconds.
+// While a process holds it, no other one makes or removes names in the directory. It is held for
+// microseconds, but a process that is stopped keeps it: waiting for it ends after two seconds.
 class DirectoryLock {
   public:
     explicit DirectoryLock(const Fd& directory);

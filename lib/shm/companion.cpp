@@ -147,7 +147,7 @@ Result<Companion> Companion::open_or_make(const Segment& ring, const CompanionKi
         if (!made) return std::unexpected(made.error());
         if (made->shm) {
             remove_stale_companions(ring);
-            // Its remover may have looked for what is beside it before this was there.
+            // Its remover may have looked for objects beside it before this one was there.
             if (!ring.linked()) {
                 shm_unlink(object.c_str());
                 return refused(Errc::closed, fmt::format("ring {} was removed", ring.ring()));
@@ -173,7 +173,7 @@ bool detail::has_live_companion(const std::string& object, std::optional<std::ui
     for (const CompanionName& name : companions_of(object)) {
         if (ring_id && name.ring_id != *ring_id) continue;
         const auto shm = open_object(name.own, Access::read_only);
-        // What cannot be asked is not proven dead.
+        // Without an answer nothing is proven dead.
         if (shm ? anybody_alive(shm->fd()) : shm.error().code != Errc::not_found) return true;
     }
     return false;
@@ -189,7 +189,8 @@ std::uint64_t detail::companion_bytes(const Segment& ring) {
     return bytes;
 }
 
-// A ring that has its name still had it when we looked: what bears another id is of one before.
+// The ring has its name now, so it had it when we looked: objects with another id belong to an
+// earlier ring.
 void detail::remove_stale_companions(const Segment& ring) {
     const std::vector<CompanionName> names = companions_of(ring.name());
     if (!ring.linked()) return;

@@ -8,7 +8,7 @@
 // the remover of the ring removes it too, and a process with one of its life bytes uses the ring.
 // The leftovers of a killed remover go with the next ring of that name, or by remove_leftovers().
 //
-// Its kind defines its contents, apart from the header page, which nobody maps.
+// Its kind defines its contents, apart from the header page, which is never mapped.
 
 #include <atomic>
 #include <cstddef>
@@ -49,7 +49,7 @@ struct CompanionKind {
     std::string_view remedy;  // which options ask for less
 };
 
-// What a new one has.
+// The sizes of a new one.
 struct CompanionPlan {
     std::uint64_t sizes[2];
     std::uint64_t object_bytes;
@@ -98,7 +98,7 @@ struct CompanionName {
 std::vector<CompanionName> companions_of(const std::string& object);
 // Whether any process lives that has opened one of this ring; an unknown ring's are all.
 bool has_live_companion(const std::string& object, std::optional<std::uint64_t> ring_id);
-// What they hold in memory now.
+// The memory that they hold now.
 std::uint64_t companion_bytes(const Segment& ring);
 // Those of former rings of its name.
 void remove_stale_companions(const Segment& ring);

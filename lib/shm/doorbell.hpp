@@ -2,12 +2,11 @@
 // Sleeping until another process has something for us.
 //
 //   waiter:  seen = prepare();  look once more;  sleep(seen, ...) or cancel()
-//   ringer:  store what is new;  if (must_ring()) wake
+//   ringer:  store the news;  if (must_ring()) wake
 //
-// `waiting` and the word that is stored form a Dekker pair: both sides store, then load what the
-// other stored, all seq_cst, so at least one of them sees the other. The ringer clears `waiting`
-// before it changes `sequence`: a waiter that has read the old sequence is then woken or not put to
-// sleep.
+// `waiting` and the stored word form a Dekker pair: each side stores its word, then loads the
+// other's, all seq_cst, so at least one of them sees the other. The ringer clears `waiting` before
+// it changes `sequence`: a waiter that has read the old sequence is then woken or not put to sleep.
 // Every sleep is bounded all the same: a ringer may be killed between its two steps.
 
 #include <atomic>
@@ -60,7 +59,7 @@ void futex_wake(std::atomic<std::uint32_t>& word);
 // A hint to the CPU inside a spin loop.
 void spin_pause();
 
-// Ends a wait at a bell from another thread of the waiter's process. Whoever waits looks between
+// Ends a wait at a bell from another thread of the waiter's process. The waiter checks it between
 // prepare() and its sleep: an interruption from then on changes the number that it sleeps on.
 class Interruption {
   public:
@@ -70,7 +69,7 @@ class Interruption {
         futex_wake(bell.sequence);
     }
     [[nodiscard]] bool raised() const { return raised_.load(std::memory_order_acquire); }
-    // True once for what was raised since.
+    // True once for the interruptions raised since.
     [[nodiscard]] bool take() {
         return raised_.load(std::memory_order_relaxed) &&
                raised_.exchange(false, std::memory_order_acquire);
@@ -80,8 +79,8 @@ class Interruption {
     std::atomic<bool> raised_{false};
 };
 
-// A bell for those who store with a plain release, off the hot path: both sides swap `waiting`,
-// so that one of them reads what the other wrote and sees all that came before it.
+// A bell for writers that store with a plain release, off the hot path: both sides swap `waiting`,
+// so that one of them reads the other's value and sees all stores before it.
 inline void ring_plain(Bell& bell) {
     if (bell.waiting.exchange(0, std::memory_order_acq_rel) == 0) return;
     bell.sequence.fetch_add(1, std::memory_order_acq_rel);

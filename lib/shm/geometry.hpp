@@ -49,7 +49,7 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
     [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
     // bell 0 is the consumer's, bell 1 + k that of lane k's producer; the last one the consumer's
-    // too, who waits for readers of shares
+    // too, for its wait for readers of shares
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
         return round_up((3 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
     }

@@ -1,27 +1,27 @@
 #pragma once
-// Every structure that lives in a ring's shared memory, and nothing else; where they lie says
-// geometry.hpp. Little endian. Each page has one kind of writer, so that a process maps writable
-// what it writes:
+// Every structure that lives in a ring's shared memory, and nothing else; geometry.hpp has their
+// offsets. Little endian. Each page has one kind of writer, so that a process maps only its own
+// pages writable:
 //
 //   header page    creator, before phase becomes ready; then read-only
 //   schema page    creator, likewise
-//   policy page    the weight channel's publisher (the version stamped on rollouts); who removes
-//                  the ring
+//   policy page    the weight channel's publisher (the version stamped on rollouts); the process
+//                  that removes the ring
 //   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
 //   reader pages   the consumer: control, the stash's account, the batches that others may read,
 //                  one ReaderEntry a lane, the journal
 //   owner pages    one page a lane: the producer of that lane
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
 //   spill          one lane more, of its own capacity, written by the consumer too: records that
-//                  were evacuated from the others. What lies behind its memory is a hole: there
-//                  who has the seat maps the overflow file (OverflowPath), if the ring has one
+//                  were evacuated from the others. Behind its memory is a hole, over which the
+//                  consumer maps the overflow file (OverflowPath), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
 //                  for producers; the tombstones of groups that are over
 //   share seats    each Reader: its seat
 //
 // Lanes are reserved when taken, the spill and the board when a stash opens, the share seats when a
-// reader comes or a batch has tickets. What extras need is not here: it lies beside the ring, in
-// objects of its own (companion.hpp).
+// reader comes or a batch has tickets. Memory of extras lies beside the ring, in objects of its own
+// (companion.hpp).
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
 
@@ -157,12 +157,12 @@ struct ReaderControl {
     std::atomic<std::uint64_t> copied_bytes;
     std::atomic<std::uint64_t> evacuated_records;
     std::uint8_t reserved2[8];
-    // Admission by bytes (docs/progress.md). A group may be opened while what it will need, what
-    // producers have claimed and the stash has not seen, and `owed_bytes` fit into `room_bytes`.
+    // Admission by bytes (docs/progress.md). A group may be opened while its need, the claims that
+    // the stash has not seen, and `owed_bytes` fit into `room_bytes`.
     std::atomic<std::uint64_t> room_bytes;    // 0: bytes are not asked for
-    std::atomic<std::uint64_t> owed_bytes;    // to groups that are open, and to what must be moved
-    std::atomic<std::uint64_t> room_most;     // what could ever be had for one group alone
-    std::atomic<std::uint32_t> record_lines;  // the longest record of late, in lines
+    std::atomic<std::uint64_t> owed_bytes;    // to open groups, and to records that must be moved
+    std::atomic<std::uint64_t> room_most;     // the most that one group alone could get
+    std::atomic<std::uint32_t> record_lines;  // the longest recent record, in lines
     std::atomic<std::uint32_t> group_size;    // of a record that names none
     std::atomic<std::uint32_t> group_extra;   // StashOptions::extra
     std::uint8_t reserved3[12];
@@ -202,10 +202,10 @@ enum class Quarantine : std::uint32_t {
     none = 0,
     bad_tail,      // the tail moved back, or further than the lane holds
     bad_frame,     // no magic, wrong position, or a length that leaves the lane
-    bad_sequence,  // the frame is whole, but claims to be somebody else's
+    bad_sequence,  // the frame is whole, but claims another producer
 };
 
-// What the consumer says of one lane.
+// The consumer's words about one lane.
 struct ReaderEntry {
     // read by the producer
     std::atomic<std::uint64_t> head;
@@ -238,7 +238,7 @@ static_assert(std::has_unique_object_representations_v<ReaderEntry>);
 
 enum class OwnerState : std::uint32_t { none = 0, active = 1, closed = 2 };
 
-// What a lane's producer says of itself: one page a lane.
+// The words of a lane's producer: one page a lane.
 struct LaneOwner {
     std::atomic<std::uint64_t> tail;
     std::atomic<std::int64_t> shown_ns;  // when its latest record was committed; 0: none yet
@@ -262,7 +262,7 @@ struct LaneOwner {
     std::atomic<std::uint64_t> laps_full;
     std::atomic<std::uint64_t> jumps;
     std::atomic<std::uint64_t> groups_opened;  // groups that this lane was the first to announce
-    // What it waits for, or was refused by a passed deadline; 0 again with its next call.
+    // Its demand, also after a wait that timed out; 0 again with its next call.
     std::atomic<std::uint64_t> wants_room_bytes;  // for one record, its frame included
     // For a group that it may not open yet. Even: it may send to another one meanwhile.
     std::atomic<std::uint64_t> wants_place_bytes;
@@ -274,8 +274,8 @@ struct LaneOwner {
     // ring's records; and those of records_total that no release will ever be counted for.
     std::atomic<std::uint64_t> records_claimed;
     std::atomic<std::uint64_t> records_missed;
-    // Not 0, and kept_check agrees: nobody gets the lane but who gives the words of this hash
-    // (ProducerOptions::keep_for). What somebody has written over it keeps a lane from nobody.
+    // Not 0, and kept_check agrees: only a producer with the text of this hash gets the lane
+    // (ProducerOptions::keep_for). A word that was overwritten reserves nothing.
     std::atomic<std::uint64_t> kept_for;
     std::atomic<std::uint64_t> kept_check;
 };
@@ -295,7 +295,7 @@ struct Frame {
     std::uint64_t sequence;  // per lane and epoch, from 0
     std::uint32_t epoch;
     std::uint32_t lane;
-    std::uint64_t payload_bytes;  // what was committed, <= bytes - 64
+    std::uint64_t payload_bytes;  // of the committed record, <= bytes - 64
     std::int64_t committed_ns;    // CLOCK_MONOTONIC
     // LaneOwner's groups_opened and lines_claimed, modulo 2^32, as far as they were for groups of
     // which a record was sent, this one included.
@@ -339,8 +339,8 @@ struct Tombstone {
 };
 static_assert(sizeof(Tombstone) == 32);
 
-// What a reader of shares says of itself, under its life byte. A batch whose number stands in one
-// of `holds` is read.
+// The words of a reader of shares, under its life byte. A batch whose number stands in one of
+// `holds` is read.
 struct ShareSeat {
     std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
     std::uint8_t reserved[4];

@@ -18,7 +18,8 @@
 
 namespace rollring {
 
-// Which byte of the segment stands for what. Far above any data; locks need no file behind them.
+// The bytes of the segment whose locks prove life. Far above any data; locks need no file behind
+// them.
 struct LifeByte {
     std::int64_t at;
 
@@ -29,7 +30,7 @@ struct LifeByte {
     static LifeByte server() { return {base + 5}; }    // one server at a time
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
     static LifeByte share_seat(std::uint32_t seat) { return {base + 20480 + seat}; }
-    // On an object beside a ring: what its extra makes of them.
+    // On an object beside a ring: their meaning is the extra's.
     static LifeByte beside(std::uint32_t index) { return {base + 16 + index}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
@@ -95,7 +96,7 @@ inline std::uint64_t fork_generation() {
 class MakerProcess {
   public:
     [[nodiscard]] bool is_this() const { return generation_ == fork_generation(); }
-    // Errc::forked. `object`: what was inherited, for the message.
+    // Errc::forked. `object`: the inherited object, for the message.
     [[nodiscard]] Result<void> check(std::string_view object) const;
 
   private:

@@ -25,9 +25,9 @@ class Maker {
     Maker& operator=(const Maker&) = delete;
     virtual ~Maker() = default;
 
-    // Whether it says of itself that it is: then nobody replaces it.
+    // Whether its own mark says so: then it is never replaced.
     [[nodiscard]] virtual Result<bool> finished(int fd) const = 0;
-    // Takes away what goes with an unfinished one, before its name.
+    // Removes the objects that belong to an unfinished one, before its name.
     [[nodiscard]] virtual Result<void> clear(int fd) const = 0;
     // Fills a fresh one, and stores last that it is finished.
     [[nodiscard]] virtual Result<void> build(int fd) = 0;

@@ -89,7 +89,7 @@ int SharedObject::fd() const {
 
 // On many kernels posix_fallocate on a tmpfs is undone by any signal, and a large lane may never
 // get done between two ticks of a profiler. So after the first signal it goes on in pieces, and
-// those that are done stay. In one go where it can be: what does not fit is then undone as a whole.
+// completed pieces stay. Without a signal it is one call, which a failure undoes as a whole.
 int detail::allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
     constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
     std::uint64_t done = 0;

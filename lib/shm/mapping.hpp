@@ -1,6 +1,7 @@
 #pragma once
 // Shared memory as the system has it: objects with a name, their pages, and mappings of them. An
-// error is an errno, for only who asked can say what it means. The only user of Boost.Interprocess.
+// error is an errno, because only the caller knows its meaning. The only user of
+// Boost.Interprocess.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +16,7 @@ enum class Access { read_write, read_only };
 template <class T>
 using OrErrno = std::expected<T, int>;
 
-// A mapped part of what a descriptor names; unmapped by the destructor.
+// A mapped part of a descriptor's object; unmapped by the destructor.
 class Mapping {
   public:
     Mapping();
@@ -29,7 +30,7 @@ class Mapping {
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
-    // The T at a byte offset of this mapping. The caller keeps to what was mapped.
+    // The T at a byte offset of this mapping. The caller keeps to the mapped bytes.
     template <class T>
     [[nodiscard]] T& at(std::uint64_t offset) const {
         return *reinterpret_cast<T*>(data_ + offset);

@@ -45,8 +45,8 @@ Result<Mapping> NamedObject::map(std::uint64_t offset, std::uint64_t bytes, bool
                               human_bytes(bytes), offset, name()));
 }
 
-// Where memory is short, a piece at a time, each asked for before: pages that the object has need
-// none. What does not fit is undone, unless something was written there.
+// Where memory is short, a piece at a time, each checked before: pages that the object has already
+// need no memory. A failure undoes the new pages, unless they were written to.
 Result<void> NamedObject::reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
                                          std::string_view what, std::string_view remedy) const {
     constexpr std::uint64_t piece_bytes = std::uint64_t{2} << 20;

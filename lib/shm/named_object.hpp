@@ -1,6 +1,6 @@
 #pragma once
-// A shared-memory object under its name: what a ring is, and what extras have beside one. Its pages
-// are reserved before they are touched.
+// A shared-memory object under its name: a ring, or an object of an extra beside one. Its pages are
+// reserved before they are touched.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ class NamedObject {
 
     [[nodiscard]] const std::string& name() const { return name_; }
     [[nodiscard]] int fd() const { return shm_.fd(); }  // holds no locks
-    // False once somebody has removed the name under us. A look that fails proves nothing: true.
+    // False once another process has removed the name. A look that fails proves nothing: true.
     [[nodiscard]] bool linked() const;
     // Bytes that the object holds in memory now.
     [[nodiscard]] std::uint64_t resident_bytes() const;

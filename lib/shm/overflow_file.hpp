@@ -17,14 +17,14 @@ namespace rollring {
 
 class OverflowFile {
   public:
-    // Its path, or what is wrong with the directory.
+    // Its path, or the fault of the directory.
     static Result<std::string> path_in(const std::string& directory, const std::string& object,
                                        std::uint64_t ring_id);
     // As the header page names it.
     static OverflowPath to_page(const std::string& path, std::uint64_t ring_id);
 
     static Result<void> make(const std::string& path, std::uint64_t bytes, std::uint64_t ring_id);
-    // Refuses what is not that file any more: missing, of another user, another length or ring.
+    // Refuses a file that is missing, of another user, or of another length or ring.
     static Result<OverflowFile> open(const std::string& path, std::uint64_t bytes,
                                      std::uint64_t ring_id);
 
@@ -34,7 +34,7 @@ class OverflowFile {
     [[nodiscard]] const std::string& path() const { return path_; }
     // Disk for them, so that writing there cannot fail for want of it.
     [[nodiscard]] Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) const;
-    // Maps its bytes from `offset` on in the place of what is mapped at `at`.
+    // Maps its bytes from `offset` on over the mapping at `at`.
     [[nodiscard]] Result<void> lay_over(std::byte* at, std::uint64_t offset, std::uint64_t bytes,
                                         bool writable) const;
 

@@ -20,7 +20,7 @@ namespace rollring {
 
 enum class Purpose : std::uint8_t;  // rollring/schema.hpp
 
-// What a ring is made with.
+// The options of a new ring.
 struct SegmentPlan {
     Geometry geometry;
     SchemaPage schema;
@@ -49,11 +49,11 @@ class Segment : public NamedObject {
     static Result<Segment> attach(std::string_view name, Deadline deadline,
                                   Access access = Access::read_write);
 
-    // Removes the name, the overflow file, and what extras have beside it. Refuses while someone
-    // alive is attached, unless forced. Where only such objects are left, these are removed.
+    // Removes the name, the overflow file, and the objects of extras beside it. Refuses while a
+    // live process is attached, unless forced. Where only such objects are left, these are removed.
     static Result<void> remove(std::string_view name, bool force);
 
-    // Removes a ring whose owner is dead and that no live process uses. False: it is none.
+    // Removes a ring whose owner is dead and that no live process uses. False: it is not an orphan.
     static Result<bool> remove_orphan(std::string_view name);
     // Whether it has an owner, and that one is dead. Records in it do not matter.
     [[nodiscard]] bool orphaned() const;
@@ -64,7 +64,7 @@ class Segment : public NamedObject {
     // Names of all objects of this user that look like rings, damaged ones included.
     static std::vector<std::string> list();
 
-    // "/rollring.<uid>.<name>", or what is wrong with the name.
+    // "/rollring.<uid>.<name>", or the fault of the name.
     static Result<std::string> object_name(std::string_view name);
 
     [[nodiscard]] std::string_view ring() const;  // its name, as it was given

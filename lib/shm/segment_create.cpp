@@ -93,8 +93,8 @@ void RingMaker::fill(std::byte* base) const {
     reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
     auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
     poke(control->last_acked_step, std::int64_t{-1});
-    // Before a consumer comes, too: what is let in then would have to be completed. A plain
-    // consumer, who forms no groups, lifts the bounds.
+    // Before a consumer attaches, too: groups that were let in then would have to be completed. A
+    // plain consumer, which forms no groups, lifts the bounds.
     poke(control->max_open_groups, geometry.open_groups_most());
     poke(control->room_bytes, geometry.spill_bytes / 4 * 3);
     poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
@@ -179,7 +179,7 @@ void detail::mark_removed(int fd, const std::string& object) {
     const std::uint32_t removed = 1;
     const std::uint64_t at =
         geometry_of(image.get()).policy_offset() + offsetof(PolicyPage, removed);
-    // Who cannot be told finds out by the name, a little later.
+    // A process that is not told finds out by the name, a little later.
     [[maybe_unused]] const auto told = pwrite(fd, &removed, sizeof removed, static_cast<off_t>(at));
 }
 
@@ -236,7 +236,7 @@ Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& obje
 Result<void> unlink_ring(int fd, const std::string& object) {
     std::vector<CompanionName> before = companions_of(object);
     struct stat status{};
-    // Somebody else was faster: there may be a ring of that name again.
+    // Another process was faster: there may be a ring of that name again.
     if (fstat(fd, &status) != 0 || status.st_nlink == 0) before.clear();
     const auto id = id_of(fd);
     if (auto gone = unlink_object(fd, object); !gone) return gone;
@@ -248,7 +248,7 @@ Result<void> unlink_ring(int fd, const std::string& object) {
     return {};
 }
 
-// What is left beside a ring of this name that is gone. False: nothing.
+// Removes the leftovers of a removed ring of this name. False: there are none.
 bool remove_left(const std::string& object) {
     bool found = false;
     for (const std::string& name : stale_companions()) {

@@ -1,4 +1,4 @@
-// What a segment's errors say: how much is missing where, and whose it is.
+// The texts of a segment's errors: the missing bytes, their place, and their owner.
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 #pragma once
-// What the files behind a Segment, and behind what lies beside one, share.
+// Helpers of the files behind a Segment, and behind the objects beside one.
 
 #include <sys/stat.h>
 
@@ -32,7 +32,7 @@ struct HeaderImage {
 };
 
 Geometry geometry_of(const SegmentHeader& header);
-// What the header of a ring with an owner has: no damage to the word makes it look like one.
+// The mark in the header of a ring with an owner: damage to the word does not imitate it.
 std::uint64_t owner_mark_of(std::uint64_t ring_id);
 std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose);
 std::string object_prefix();
@@ -58,7 +58,7 @@ Result<void> unlink_overflow(int fd, const std::string& object);
 // Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
 Result<SharedObject> open_object(const std::string& object, Access access = Access::read_write);
 Error explain(Error error, const std::string& object);
-// Refuses what another user owns or others may open.
+// Refuses an object of another user, or one that others may open.
 Result<struct stat> check_owner(int fd, const std::string& object);
 void pause_before_retry();
 
