@@ -12,12 +12,12 @@
 namespace rollring {
 namespace {
 
-// Groups that this producer has sent to of late; a forgotten one is asked for again.
+// Groups that this producer has sent to recently; a forgotten one is asked for again.
 constexpr std::size_t recent_groups = 4096;
 constexpr std::uint64_t lines_most = std::uint64_t{1} << 30;  // of one claim: a difference tells
 constexpr int claim_tries = 4;
 
-// No sum of bytes or of words that somebody has written over gets beyond its type.
+// No sum of bytes or of overwritten words exceeds its type.
 std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
     constexpr std::uint64_t most = std::uint64_t{1} << 60;
     std::uint64_t product = 0;
@@ -54,13 +54,13 @@ std::uint64_t Admission::announced_groups() const {
     return groups;
 }
 
-// Asked once something was found there: who has a lane said so before it claimed anything. A lane
-// that nobody has owes nothing, whatever its pages say.
+// Checked after a claim was found there: a producer takes its lane before it claims anything. An
+// idle lane owes nothing, whatever its pages say.
 bool Admission::counts(std::uint32_t lane) const {
     return peek(map_->entry(lane).quarantine) == 0 && !map_->lane_is_idle(lane);
 }
 
-// What could be had for one group, within what such a ring can have.
+// The most that one group could get, within the limits of such a ring.
 std::uint64_t Admission::room_most() const {
     const Geometry& geometry = map_->geometry();
     const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
@@ -85,8 +85,8 @@ std::uint64_t Admission::members_of(const GroupNeed& need) const {
     return std::uint64_t{std::max(1U, size)} + peek(control_->group_extra);
 }
 
-// As long as the longest record of late, unless that is more than there is room for: an estimate
-// alone makes no group impossible.
+// As long as the longest recent record, but at most the room: an estimate alone makes no group
+// impossible.
 std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
     const std::uint64_t members = members_of(need);
     const std::uint64_t known = times(members, need.record_bytes);
@@ -147,7 +147,7 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         places_ = at_once;
         return Answer::go;
     }
-    keep(owner.lines_claimed, claimed_lines_);  // what somebody wrote there would count
+    keep(owner.lines_claimed, claimed_lines_);  // a foreign value there would count
     const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
     for (int tried = 0; tried < claim_tries; tried++) {
         // A claim that will not stand is in the way of others while it is there.
@@ -199,8 +199,8 @@ void Admission::inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& o
     remember(key);
 }
 
-// Nobody waits, and less than half is taken of what there is to have: of the room, that is what the
-// spill may still grow to.
+// No producer waits, and less than half of the total is taken; the total of the room includes the
+// growth of the spill.
 bool Admission::has_plenty(std::uint32_t lines) const {
     if (!active() || map_->consumer_bell().openers.load() != 0) return false;
     if (announced_groups() + control_->open_groups.load() >= peek(control_->max_open_groups) / 2) {
@@ -268,8 +268,8 @@ bool Admission::cancel(const GroupKey& key, LaneOwner& owner) {
     return true;
 }
 
-// With the ring in which it would fit: a half of the spill is what counts; lanes of that size come
-// with it.
+// With the ring in which it would fit: half of the spill decides, and lanes of that size come with
+// it.
 std::string Admission::why_never(const GroupNeed& need) const {
     using detail::option_bytes;
     const Geometry& geometry = map_->geometry();

@@ -1,7 +1,7 @@
 #pragma once
-// Whether a producer may open a new group now. A stash bounds the groups that are open, and the
-// bytes that they may come to hold; whoever sends the first member of one more waits, whoever sends
-// to a group that is open never does.
+// Whether a producer may open a new group now. A stash bounds the open groups, and the bytes that
+// they may come to hold. The producer of a new group's first member waits; one that sends to an
+// open group never does.
 //
 //   groups  open at the stash (its count) + announced by producers and not yet read (each lane:
 //           groups that its producer announced less those that the consumer has seen)
@@ -9,13 +9,13 @@
 //   bytes   owed by the stash to open groups + claimed by producers and not yet read, this group's
 //           claim included                                                     <= room_bytes
 //
-// Each number has one writer, so nothing needs repair when one of them dies: what a lane announced
-// is written off when it is retired. Two producers may both see the last place: the number of
+// Each number has one writer, so nothing needs repair when one of them dies: the announcements of a
+// lane are written off when it is retired. Two producers may both see the last place: the number of
 // groups may be passed by one group per producer. Bytes may not: a claim is made first and counted
 // then, so that of two that do not fit together at least one sees the other, and takes its claim
 // back.
 //
-// Why a run cannot stand still, and what a claim is: docs/progress.md.
+// docs/progress.md defines claims, and shows that a run cannot stand still.
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +26,7 @@
 
 namespace rollring {
 
-// What is known of a group before its first record is sent.
+// The facts about a group that are known before its first record is sent.
 struct GroupNeed {
     std::uint32_t members = 0;       // 0: as many as the stash expects
     std::uint64_t record_bytes = 0;  // of the record at hand, or declared; the frame included
@@ -49,11 +49,11 @@ class Admission {
     Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
     // As `ask` that found a place, whether or not there is one: a predecessor's.
     void inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    // As `ask` for a group of which nothing is known but the need, and only while there is plenty:
-    // a place that is had in advance is kept from everybody else.
+    // As `ask` for a group of which only the need is known, and only while there is plenty: a place
+    // that is taken in advance is kept from all other producers.
     bool take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of so many
-    // What was announced for `from` is announced for `to`. False, and nothing happens, where `to`
+    [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of `lines`
+    // The announcement for `from` becomes one for `to`. False, and nothing happens, where `to`
     // needs no place.
     bool pass(const GroupKey& from, const GroupKey& to);
     // Whether it was announced by us, and no record of it was committed yet.
@@ -63,8 +63,8 @@ class Admission {
         return remembers(key) || is_open(key) || holds(key);
     }
 
-    // A record of this group is being committed: what is announced of those sent so far, this one
-    // included.
+    // A record of this group is being committed: the announcements for the groups sent so far, this
+    // one included.
     struct Sent {
         std::uint32_t groups;
         std::uint32_t lines;
@@ -85,7 +85,7 @@ class Admission {
     // Bytes that a group of this need is taken to hold in the end.
     [[nodiscard]] std::uint64_t claim_bytes(const GroupNeed& need) const;
 
-    // For people: who holds the places.
+    // For people: the holders of the places.
     [[nodiscard]] std::string why(Answer answer, const GroupNeed& need) const;
 
   private:
@@ -119,7 +119,8 @@ class Admission {
     std::vector<Announced> announced_;  // and not sent yet
     std::uint64_t sent_groups_ = 0;
     std::uint32_t sent_lines_ = 0;
-    // What the owner's page says, and says again with each claim: others can write over it.
+    // The words of the owner's page, which each claim stores again, because others can overwrite
+    // them.
     std::uint64_t opened_groups_ = 0;
     std::uint32_t claimed_lines_ = 0;
     // Places and bytes that we may take without counting again.

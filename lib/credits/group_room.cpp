@@ -92,7 +92,7 @@ bool GroupRoom::show(const LaneLoad& lanes, const SpillLoad& spill) {
     if (owed < widened_owed_bytes_) widen(0);
     const std::uint64_t room = std::max(spill.usable_bytes + lanes.spare_bytes(), widened_bytes_);
     const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
-    // Whoever sees that less is owed sees the smaller room.
+    // A producer that sees the smaller debt sees the smaller room.
     if (room < shown_room_bytes_) keep(control_->room_bytes, room);
     if (owed != peek(control_->owed_bytes)) control_->owed_bytes.store(owed);
     shown_owed_bytes_ = owed;
@@ -134,8 +134,7 @@ std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) con
         if (lane >= map_->geometry().lane_count) continue;
         const std::uint32_t lines =
             peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
-        // As producers count it (lib/credits/admission.cpp): what no room would allow is not
-        // believed.
+        // As producers count it (lib/credits/admission.cpp): a claim beyond every room is ignored.
         const bool sound = claim_is_sound(lines * line_bytes, most_bytes_);
         if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
     }

@@ -1,10 +1,10 @@
 #pragma once
-// How much memory the groups that are open may still need, and how much there is: what producers
-// ask before they open one more (lib/credits/admission.hpp). The argument is in docs/progress.md.
+// How much memory the open groups may still need, and how much there is: producers compare both
+// before they open another group (lib/credits/admission.hpp). The argument is in docs/progress.md.
 //
-//   owed   what open groups have not received yet + what lies in the spill
-//          + what would have to move there for every lane to go on
-//   room   what the spill may hold + what the fullest lane can still keep without blocking
+//   owed   bytes that open groups have not received yet + those in the spill
+//          + those that would have to move there for every lane to go on
+//   room   bytes that the spill may hold + those that the fullest lane can keep without blocking
 
 #include <algorithm>
 #include <cstdint>
@@ -73,8 +73,8 @@ class GroupRoom {
     bool show(const LaneLoad& lanes, const SpillLoad& spill);
     // Without a spill nothing is promised: only groups are counted.
     void show_no_room();
-    // As much as this is to be had, though it was promised: every producer waits. Until less is
-    // owed than now: then there is room as it was promised, and not for others on top.
+    // Offers this much although it is promised already, because every producer waits. It ends once
+    // less is owed than now: then there is room for the promises, and not for more.
     void widen(std::uint64_t bytes) {
         widened_bytes_ = bytes;
         widened_owed_bytes_ = shown_owed_bytes_;
@@ -87,23 +87,23 @@ class GroupRoom {
     // Of all producers together, not read yet.
     [[nodiscard]] std::uint64_t claimed_bytes(std::span<const std::uint32_t> lanes) const;
 
-    // Whether a producer that waits to open a group of so many bytes will find that it may.
+    // Whether a producer that waits to open a group of `bytes` may open it now.
     [[nodiscard]] bool lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const;
 
-    // What two groups more would need; and whether there is no room for them.
+    // The need of two more groups; and whether there is no room for them.
     [[nodiscard]] std::uint64_t ahead_bytes() const;
     [[nodiscard]] bool runs_short(std::span<const std::uint32_t> lanes) const {
         return shown_room_bytes_ != 0 &&
                shown_owed_bytes_ + claimed_bytes(lanes) + ahead_bytes() > shown_room_bytes_;
     }
 
-    // What a lane can hold for long without blocking its producer (lib/ring/lane_writer.hpp), less
-    // a record: evacuation may stop that far above it.
+    // The bytes that a lane can hold for long without blocking its producer
+    // (lib/ring/lane_writer.hpp), less a record: evacuation may stop that far above it.
     [[nodiscard]] std::uint64_t lane_share() const;
 
   private:
     [[nodiscard]] std::uint32_t longest_lines() const;
-    // What its producer said of its records.
+    // The length of records that its producer declared.
     [[nodiscard]] std::uint32_t declared_lines(std::uint32_t lane) const;
 
     const RingMap* map_;
@@ -116,10 +116,10 @@ class GroupRoom {
     std::uint64_t owed_total_lines_ = 0;
     std::uint64_t inherited_bytes_ = 0;
     std::uint64_t widened_bytes_ = 0;
-    std::uint64_t widened_owed_bytes_ = 0;  // what was owed then
+    std::uint64_t widened_owed_bytes_ = 0;  // the debt at that time
     std::uint64_t shown_owed_bytes_ = 0;
     std::uint64_t shown_room_bytes_ = 0;
-    std::uint64_t most_bytes_ = 0;  // that could ever be had
+    std::uint64_t most_bytes_ = 0;  // of one group, at any time
     std::uint32_t group_size_ = 0;
     std::uint32_t group_extra_ = 0;
     // The longest of the last one or two thousand records.

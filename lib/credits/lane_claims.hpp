@@ -1,6 +1,6 @@
 #pragma once
-// What a lane's producers announced and claimed for groups, as far as their records were read, and
-// how much of that is told to them.
+// The announcements and claims of a lane's producers for groups, as far as their records were read,
+// and the part of them that is acknowledged to the producers.
 
 #include <cstdint>
 #include <deque>
@@ -17,8 +17,8 @@ class LaneClaims {
           read_{peek(entry.groups_arrived), peek(entry.lines_arrived)},
           told_(read_) {}
 
-    // What is delivered `again` was counted before. Of what is new the producer knows best: where
-    // it began is what our entry said, which may have been written over by then.
+    // Records that are delivered `again` were counted before. For new ones the producer's count is
+    // right: it began from our entry, which may have been overwritten by then.
     void read(const Frame& frame, bool again) {
         const auto more = static_cast<std::int32_t>(frame.groups_opened -
                                                     static_cast<std::uint32_t>(read_.groups));
@@ -27,15 +27,16 @@ class LaneClaims {
         read_.lines = frame.lines_claimed;
     }
     [[nodiscard]] bool groups_are_told() const { return told_.groups == read_.groups; }
-    // Called when what was read has been counted as open.
+    // Called once the groups that were read are counted as open.
     void tell() { tell(read_); }
 
-    // For who tells it when records are released: what was read last came with the record there.
+    // For a consumer that acknowledges on release: the counts read last came with the record at
+    // `position`.
     void note(std::uint64_t position) {
         const Amount& last = noted_.empty() ? told_ : noted_.back().amount;
         if (last != read_) noted_.push_back({position, read_});
     }
-    // What came with records that lie below.
+    // The counts that came with records below.
     void tell_below(std::uint64_t position) {
         while (!noted_.empty() && noted_.front().position < position) {
             tell(noted_.front().amount);
@@ -43,10 +44,10 @@ class LaneClaims {
         }
     }
 
-    // Of who tells it so: something was noted that is not told yet.
+    // For such a consumer: counts were noted and are not acknowledged yet.
     [[nodiscard]] bool await_release() const { return !noted_.empty(); }
 
-    // The producer is gone: what it announced and never sent is not awaited.
+    // The producer is gone: groups that it announced and never sent are not awaited.
     void write_off(const LaneOwner& owner) {
         noted_.clear();
         told_ = read_ = {peek(owner.groups_opened), peek(owner.lines_claimed)};

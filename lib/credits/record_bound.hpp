@@ -3,13 +3,13 @@
 //
 //   of each lane: sent or claimed by all its producers, less those that the consumer has released
 //
-// One producer at a time counts, and claims a place if there is one: with a byte lock, which goes
-// with its process. Nobody waits in that turn, nor long for it, and it is over before the record is
-// written. A claim of a dead producer counts only if its record was shown. Every word has one
-// writer, and a new producer goes on with the counts of its lane: records that an earlier one has
-// sent are there until they are released. A consumer that was killed may not have counted its last
-// release: a drained lane holds none, whatever the counts say. A producer that takes such a lane
-// puts that right, while no consumer can be about to count.
+// One producer at a time counts, and claims a place if there is one: under a byte lock, which ends
+// with its process. No producer sleeps with that lock, nor waits long for it, and it is released
+// before the record is written. A claim of a dead producer counts only if its record was shown.
+// Every word has one writer, and a new producer goes on with the counts of its lane: records that
+// an earlier one has sent are there until they are released. A consumer that was killed may not
+// have counted its last release: a drained lane holds none, whatever the counts say. A producer
+// that takes such a lane puts that right, while no consumer can be about to count.
 
 #include <cstdint>
 
@@ -23,7 +23,7 @@ class RecordBound {
     RecordBound(const RingMap& map, std::uint64_t most) : map_(&map), most_(most) {}
 
     [[nodiscard]] bool active() const { return most_ != 0; }
-    // Goes on with what the lane's earlier producers have left, under the lane's life lock.
+    // Continues with the counts of the lane's earlier producers, under the lane's life lock.
     void start(LaneOwner& owner, const ReaderEntry& reader);
     // Behind the tail and records_total.
     void note_shown(LaneOwner& owner) const {

@@ -1,7 +1,7 @@
 #pragma once
 // The one place that decides whether a record may claim what its header says, and whether a column
-// agrees with its declaration. Used on both sides: what the encoder lets through is what the view
-// accepts.
+// agrees with its declaration. Used on both sides: the view accepts exactly the records that the
+// encoder allows.
 
 #include <array>
 #include <cstdint>
@@ -69,7 +69,7 @@ inline bool is_plain(const Schema::Rule& rule, DType dtype, std::uint8_t dims, s
            dtype.bits == rule.dtype.bits && (rule.per == Per::record || rows == n_tokens);
 }
 
-// Of header fields that somebody would count on: what is wrong with them, by name.
+// The faults of header fields on which others rely, by name.
 struct Claims {
     std::uint8_t status;
     std::uint8_t checksum;

@@ -12,8 +12,8 @@
 namespace rollring {
 namespace {
 
-// A reserved record lies in the lane, where others can write over it: what its header and directory
-// say is copied, checked, and only the copy is used.
+// A reserved record lies in the lane, where others can overwrite it: its header and directory are
+// copied and checked, and only the copy is used.
 RecordHeader& header_of(std::span<std::byte> record) {
     return *reinterpret_cast<RecordHeader*>(record.data());
 }

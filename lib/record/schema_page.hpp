@@ -1,5 +1,5 @@
 #pragma once
-// A schema as it stands in the ring's schema page.
+// The form of a schema in the ring's schema page.
 
 #include "layout.hpp"
 #include "rollring/schema.hpp"

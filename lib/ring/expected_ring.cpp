@@ -1,4 +1,4 @@
-// Whether a ring that is there has what somebody asks for who would have made it.
+// Compares an existing ring with the options that a caller would have made it with.
 
 #include <fmt/format.h>
 

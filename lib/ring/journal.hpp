@@ -39,7 +39,7 @@ class Journal {
         for (std::uint64_t i = 0; i < records.size(); i++) entries_.write(i, records[i]);
         step_->store(step, Order::store_journal);
         count_->store(records.size(), Order::store_journal);
-        // From what was checked, and not from what has become of it where others can write.
+        // From the checked copy, not from the journal itself, which others can overwrite.
         for (const JournalEntry& record : records) mark(record);
         finish(step);
     }

@@ -3,7 +3,7 @@
 // processes. It holds one 64-bit word per key, so a reader can be wrong in two harmless ways: two
 // keys can share a word (2^-64), and a key can be missed for the moment in which another is being
 // erased. Linear probing, erasure by moving back (Knuth 6.4, algorithm R): no tombstones. Every
-// loop goes around once at the most, whatever somebody has written over the table.
+// loop goes around once at the most, even in an overwritten table.
 
 #include <atomic>
 #include <cstdint>

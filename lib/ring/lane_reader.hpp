@@ -1,7 +1,7 @@
 #pragma once
 // The consumer's half of a lane: poll, and release in any order. One thread at a time.
 //
-// What a consumer leaves behind when it is killed is read by its successor:
+// The state that a killed consumer leaves to its successor:
 //
 //   head    <=  cursor  <=  (read, private)  <=  tail
 //   free        released     delivered           committed
@@ -47,19 +47,19 @@ class LaneReader {
 
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
     // nothing is held, and start_over() is all that is left to do.
-    // Afterwards mark() may replay the journal; poll() then passes over what is released.
-    //   delivered   a position that a predecessor has read up to: the end of what can be believed
-    //               where the tail itself cannot; 0 if unknown
+    // Afterwards mark() may replay the journal; poll() then passes over released records.
+    //   delivered   the position up to which a predecessor has read: the end of the valid records
+    //               if the tail itself is invalid; 0 if unknown
     //   restart_at  where the records of the lane's present producer begin. poll() returns no frame
-    //               that crosses it, for what lies below may have been damaged by another.
+    //               that crosses it, because an earlier producer may have damaged those below.
     bool recover(std::uint64_t delivered = 0, std::uint64_t restart_at = 0) {
         if (restore(delivered, restart_at)) return true;
         read_ = tail_ = cursor_;
         return false;
     }
 
-    // Nobody has the lane, and what its last producer left ends here: whatever the tail says by
-    // now, poll() finds nothing behind it until a producer has the lane again.
+    // The lane is idle, and the records of its last producer end here: poll() ignores the tail, and
+    // finds nothing behind this position until a producer has the lane again.
     void stop(std::uint64_t end) {
         tail_ = std::max(read_, end);
         stopped_ = true;
@@ -79,8 +79,8 @@ class LaneReader {
                     return LanePoll::bad_tail;
                 }
                 tail_ = tail;
-                // All that is new at once, instead of the frame, then what it leads to, and so on:
-                // each is a miss, for the producer has just written it.
+                // Fetches all new lines at once, instead of the frame, then the lines that it leads
+                // to: each is a cache miss, because the producer has just written it.
                 const std::uint64_t offset = size_.offset(read_);
                 frames_.prefetch(offset, std::min(tail - read_, size_.bytes() - offset));
             }
@@ -118,8 +118,8 @@ class LaneReader {
     }
 
     // Sets the released-bits and no more: for the journal, which moves the cursor afterwards with
-    // advance(). Idempotent. Positions below the cursor were passed before a crash: ignored. Where
-    // the cursor stands within the record, somebody has written over the bits: the rest is marked.
+    // advance(). Idempotent. Positions below the cursor were passed before a crash: ignored. If the
+    // cursor is within the record, the bits were overwritten: the rest is marked.
     void mark(Span span) {
         if (span.position < cursor_) {
             if (span.bytes <= cursor_ - span.position) return;
@@ -139,11 +139,12 @@ class LaneReader {
     // Moves the cursor and the head over everything that is released in front.
     void advance() { move_cursor(cursor_); }
 
-    // The frame that poll() returned last is not taken: it comes again.
+    // The frame that poll() returned last is not taken: the next poll() returns it.
     void put_back(std::uint64_t position) { read_ = position; }
 
-    // For whoever writes this lane, too: passes a record of his, and the skips before it, without a
-    // look at what others could have written over. False if there are more skips than can be.
+    // For a process that also writes this lane: passes a record that it wrote, and the skips before
+    // it, without a look at memory that others could have overwritten. False if there are more
+    // skips than possible.
     [[nodiscard]] bool follow(Span written) {
         const std::uint64_t at = read_;
         if (written.position > at) {
@@ -179,7 +180,7 @@ class LaneReader {
         return true;
     }
 
-    // Says again where we are, should somebody have written over it.
+    // Stores our positions again, in case another process has overwritten them.
     void show_again() {
         if (shared_cursor_->load(Order::recover) != cursor_) {
             shared_cursor_->store(cursor_, Order::store_cursor);
@@ -190,8 +191,8 @@ class LaneReader {
     }
 
     // Gives up all that has not been read below `to`, which a record begins at or will. Only while
-    // nothing is held: until then a successor may see more of it than we do, and must find it as it
-    // was, what is released as released.
+    // nothing is held: until then a successor may see more of it than we do, and must find the same
+    // records with the same released-bits.
     void pass_over(std::uint64_t to) {
         const Span span{read_, to - read_};
         shared_cursor_->store(to, Order::store_cursor);
@@ -230,33 +231,33 @@ class LaneReader {
     [[nodiscard]] bool is_released(std::uint64_t position) const {
         return position < cursor_ || bit(size_.offset(position));
     }
-    // All of what was known to be committed, too: the tail may have been moved back to where we
-    // are.
+    // Every record known to be committed was read, too: the tail may have been moved back to our
+    // position.
     [[nodiscard]] bool drained() const {
         return read_ == tail_ && (stopped_ || read_ == shared_tail_->load(Order::read_tail));
     }
-    // What the producer may write over. Moved by release(), advance(), recover(), and by a poll()
-    // that passes a skip, also one that then finds nothing: ring the producer's bell whenever it
-    // has moved.
+    // The producer may overwrite memory below this position. Moved by release(), advance(),
+    // recover(), and by a poll() that passes a skip, also one that then finds nothing: ring the
+    // producer's bell whenever it has moved.
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }
-    // The frame at a position between the cursor and `end`, which is at most what is known to be
-    // committed, or was by a predecessor. False if it cannot be believed.
+    // The frame at a position between the cursor and `end`, which is at most the known tail, ours
+    // or a predecessor's. False if the frame is not valid.
     bool frame_at(std::uint64_t position, std::uint64_t end, Frame& frame) const {
         return position % line_bytes == 0 && position < end &&
                checked_frame(frames_, size_, position, end, frame);
     }
     // Whether a span lies where delivered records can be that are not released. Where released-bits
-    // were written over, the cursor may stand within a record that is still to be given back.
+    // were overwritten, the cursor may be within a record that is still to be given back.
     [[nodiscard]] bool delivered(Span span) const {
         return span.position < read_ && span.bytes <= read_ - span.position &&
                span.position + span.bytes > cursor_;
     }
     // Under a backlog the first lines of the records to come are out of cache: they are fetched
     // while one of `bytes` is dealt with, of the one after the next two if those are as long: one
-    // record ahead is too late for a short one. What is not committed yet is left alone, for its
-    // producer is writing it.
+    // record ahead is too late for a short one. Uncommitted lines are left alone, because the
+    // producer is writing them.
     void prefetch_ahead(std::uint64_t bytes) const {
         constexpr std::uint64_t wanted = 7 * line_bytes;  // frame, header, directory, instance_id
         const std::uint64_t at = read_ + 2 * bytes;
@@ -264,7 +265,7 @@ class LaneReader {
         const std::uint64_t offset = size_.offset(at);
         if (size_.bytes() - offset >= wanted) frames_.prefetch(offset, wanted);
     }
-    // What is known to be committed; the tail may be further by now.
+    // The last tail seen; the shared one may be further by now.
     [[nodiscard]] std::uint64_t known_tail() const { return tail_; }
     // The last record that poll() has passed over as released by a predecessor; no bytes: none.
     [[nodiscard]] const Frame& passed() const { return passed_; }
@@ -371,7 +372,7 @@ class LaneReader {
         }
     }
 
-    // The same for a span of more than a record. What lies where later records are is theirs.
+    // The same for a span of more than a record. Bits at later records' lines are theirs.
     void clear_damaged(Span span) {
         const std::uint64_t lap_before = recovered_to_ - std::min(recovered_to_, size_.bytes());
         const std::uint64_t end = span.position + span.bytes;

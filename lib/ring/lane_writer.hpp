@@ -16,7 +16,7 @@
 // soft lap). After a soft lap everything above S is dead memory. If the consumer then
 // starts to hold records and pins h, the producer jumps over the live bytes into that dead part.
 //
-// A jump gives up what lies between t and d until the consumer has read all of the lap before, even
+// A jump gives up the bytes between t and d until the consumer has read all of the lap before, even
 // if h moves on a moment later. So it is made only if it gains at least as much as it can cost.
 // Then a consumer that pins no more than a third of a lane, less two records, never blocks the
 // producer for good; with soft laps switched off it may pin all but two records (tests/model,
@@ -200,7 +200,7 @@ class LaneWriter {
     typename Platform::Frames frames_;
     std::uint64_t capacity_;
     std::uint64_t soft_;
-    std::uint64_t tail_;       // of what is committed, shown or not
+    std::uint64_t tail_;       // of committed records, shown or not
     std::uint64_t shown_;      // the shared tail
     std::uint64_t head_;       // last head seen
     std::uint64_t lap_start_;  // position of offset 0 in this lap

@@ -1,7 +1,7 @@
 #pragma once
-// What the lane core needs from its surroundings. The core is a template over a Platform, so that
-// the explorer in tests/model runs the very same code on simulated atomics, and so that a mutant
-// with one weaker order is a type.
+// The requirements of the lane core on its platform. The core is a template over a Platform, so
+// that the explorer in tests/model runs the very same code on simulated atomics, and so that a
+// mutant with one weaker order is a type.
 
 #include <algorithm>
 #include <atomic>
@@ -26,8 +26,8 @@ struct Orders {
     static constexpr auto store_head = std::memory_order_seq_cst;
     static constexpr auto read_head = std::memory_order_seq_cst;
     static constexpr auto bell_waiting = std::memory_order_seq_cst;
-    // Only the consumer reads these back, after its own death: what matters is that the compiler
-    // keeps the order of the stores, for a killed process has made a prefix of them.
+    // Only the consumer reads these back, after its own death: the compiler must keep the order of
+    // the stores, because a killed process has made a prefix of them.
     static constexpr auto store_cursor = std::memory_order_release;
     static constexpr auto store_bits = std::memory_order_release;
     static constexpr auto store_journal = std::memory_order_release;

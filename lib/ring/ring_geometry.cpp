@@ -27,7 +27,8 @@ std::uint64_t default_soft_bytes() {
     return std::min(most, std::max(round_up(quarter, page_bytes), page_bytes));
 }
 
-// What is said of the overflow file, once the spill is known; empty if nothing is wrong with it.
+// Adds the overflow file once the spill is known. Returns the fault of its options; empty if there
+// is none.
 std::string add_overflow(const RingOptions& options, Geometry& geometry) {
     const bool wanted = !options.overflow_dir.empty();
     if (!wanted && options.overflow_bytes) {
@@ -86,8 +87,8 @@ Result<void> validate_sizes(const RingOptions& options) {
     return {};
 }
 
-// A few dozen of the longest records, or what a small machine can give: all lanes may take half of
-// its memory, one of them an eighth.
+// A few dozen of the longest records, or less on a small machine: all lanes may take half of its
+// memory, one of them an eighth.
 std::uint64_t default_lane_bytes(std::uint32_t lanes, std::uint64_t memory_bytes) {
     constexpr std::uint64_t most = 64 * mib;
     constexpr std::uint64_t share_least = 8 * mib;  // six records of 131,072 tokens
@@ -114,7 +115,7 @@ std::uint64_t length_most() {
     std::uint64_t most = ~std::uint64_t{0};
     for (const MemoryBound& bound : memory_bounds()) {
         if (bound.kind == MemoryBound::Kind::object_length) most = std::min(most, bound.total);
-        // A trainer maps all of it, beside what else it has.
+        // A trainer maps all of it, beside its other memory.
         if (bound.kind == MemoryBound::Kind::address_space) most = std::min(most, bound.free / 4);
     }
     return most;

@@ -1,5 +1,5 @@
 #pragma once
-// A ring's pages as one process maps them: writable only what it writes.
+// A ring's pages as one process maps them: only its own pages are writable.
 
 #include <algorithm>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace rollring {
 
-// What every participant maps: header to owner pages read-only, the bells writable.
+// The mapping of every participant: header to owner pages read-only, the bells writable.
 class RingMap {
   public:
     static Result<RingMap> attach(std::string_view name, Deadline deadline,

@@ -21,13 +21,13 @@ constexpr std::uint64_t record_overhead_bytes = 512;
 // of an open group without blocking its producer (GroupRoom::lane_share).
 constexpr std::uint64_t records_a_lane = 16;
 
-// What a trainer reserves with its first look: the board of groups, their keys, those that are
-// over.
+// The bytes that a trainer reserves at its first look: the board of groups, their keys, those that
+// are over.
 std::uint64_t board_bytes(const Geometry& geometry) {
     return geometry.share_seats_offset() - geometry.board_offset();
 }
 
-// What lanes and a trainer take at the least, with all lanes in use.
+// The least bytes of lanes and a trainer, with all lanes in use.
 std::uint64_t taken_bytes(const Geometry& geometry) {
     return geometry.fixed_bytes() + board_bytes(geometry) +
            geometry.lane_count * geometry.stride(0) +

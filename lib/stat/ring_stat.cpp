@@ -163,7 +163,7 @@ std::string_view name(RingHealth health) {
 RingDiagnosis diagnose_ring(std::string_view name) {
     RingDiagnosis found{std::string(name), RingHealth::ok, false, false, false, {}};
     auto in_use = Segment::in_use(name);
-    found.in_use = in_use.value_or(true);  // what cannot be asked is not proven dead
+    found.in_use = in_use.value_or(true);  // without an answer nothing is proven dead
     auto map = RingMap::attach(name, Deadline::now(), Access::read_only);
     if (!map) {
         found.detail = map.error().message;

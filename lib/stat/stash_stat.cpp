@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t rows_per_read = 512;
 constexpr int tries_max = 100;
 
-// Copies what is written under `sequence`, which is odd meanwhile. By system calls, which are in
+// Copies the words written under `sequence`, which is odd meanwhile. By system calls, which are in
 // order and allocate no page of the sparse board. False if it never held still.
 template <class T>
 bool read_whole(const Segment& segment, std::uint64_t offset, T& to) {

@@ -1,4 +1,4 @@
-// What a run waits for in vain, from what a look at its ring and its stash says.
+// The cause of a stall, from the stats of a ring and its stash.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ const LaneStat* dead_sender(const RingStat& ring, const GroupStat& group) {
     return nullptr;
 }
 
-// The oldest group that has waited for so long, and one of its senders is dead.
+// The oldest group that has waited for `stale_ns`, and one of its senders is dead.
 bool producer_died(const RingStat& ring, const StashStat& stash, std::int64_t stale_ns,
                    RunTrouble& found) {
     for (const GroupStat& group : stash.groups) {
@@ -111,7 +111,7 @@ Result<RunTrouble> find_trouble(std::string_view ring, std::chrono::nanoseconds 
     if (stale_after.count() <= 0) {
         return refused(Errc::invalid_argument, "the stale time must be positive");
     }
-    // The stash first: what has come since can only make a run look better.
+    // The stash first: later records can only make a run look better.
     const auto stash = stat_stash(ring);
     if (!stash) return std::unexpected(stash.error());
     const auto lanes = stat_ring(ring);
