@@ -1,4 +1,4 @@
-// What the GPU functions are in a build without CUDA.
+// The GPU functions of a build without CUDA.
 
 #include "backends.hpp"
 

@@ -191,8 +191,8 @@ __device__ __forceinline__ u64 copy_run(u8* to, const u8* from, u32 bytes, u64 r
     if (skew == 0) {
         put_vectors<cast, with_sums, false>(to, words, vectors, 0, word, lane, sum);
     } else {
-        // A vector ends in the word after its own, which must lie below the end of what we may
-        // read.
+        // A vector ends in the word after its own, which must lie below the end of the readable
+        // bytes.
         const u64 whole = (skew + readable) / 16;
         if (whole < u64{vectors} + 1) vectors = whole == 0 ? 0 : static_cast<u32>(whole - 1);
         put_vectors<cast, with_sums, true>(to, words, vectors, skew, word, lane, sum);

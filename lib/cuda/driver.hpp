@@ -94,7 +94,7 @@ struct Driver {
 // Loads and initialises libcuda once for the process. Errc::no_gpu says what is missing.
 Result<const Driver*> driver();
 
-// "what (CUDA_ERROR_..., its text)", as device_error, or as out_of_device_memory where it is that.
+// "`what` (CUDA_ERROR_..., its text)", as device_error, or as out_of_device_memory.
 Error cuda_error(CUresult result, std::string_view what);
 
 // The primary context of one GPU: the one that the CUDA runtime and torch use. Made current on the

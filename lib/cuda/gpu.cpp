@@ -61,7 +61,8 @@ Result<void> Gpu::load() {
         }
         kernels_[i].resident = static_cast<std::uint64_t>(std::max(1, blocks * processors));
         if (static_cast<Kernel>(i) == Kernel::gather) {
-            // Of what machine code was made: what the driver made of older PTX does not wait.
+            // The source of the machine code: code that the driver made from older PTX does not
+            // wait.
             int ptx = 0;
             const CUresult known =
                 api().cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels_[i].function);

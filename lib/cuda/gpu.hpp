@@ -42,8 +42,9 @@ class Gpu {
     [[nodiscard]] CUstream stream(Stream given) const {
         return given.handle == nullptr ? stream_ : static_cast<CUstream>(given.handle);
     }
-    // The same, for work on the caller's tensors: ours first waits for what is queued on the legacy
-    // default stream, which whoever names no stream may have used. Needs the context to be current.
+    // The same, for work on the caller's tensors: ours first waits for the work queued on the
+    // legacy default stream, which callers without a stream may have used. Needs the context to be
+    // current.
     Result<CUstream> stream_behind(Stream given) const;
     // Work that is queued on the default stream from now on runs after work of ours, so that a
     // tensor may be written there again as soon as it was put.
@@ -71,7 +72,7 @@ class Gpu {
     struct Loaded {
         CUfunction function = nullptr;
         std::uint64_t resident = 1;  // blocks that fit on the GPU at once
-        bool early = false;          // waits itself for what is queued before it
+        bool early = false;          // waits itself for the work queued before it
     };
     Context context_;
     Device device_;

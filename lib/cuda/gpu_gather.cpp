@@ -72,7 +72,7 @@ class PinnedBlock {
     std::uint64_t bytes_ = 0;
 };
 
-// Whoever names no stream reads the result on the default one.
+// A caller without a stream reads the result on the default one.
 CUstream queue_of(Stream stream) {
     return stream.handle == nullptr ? CU_STREAM_LEGACY : static_cast<CUstream>(stream.handle);
 }
@@ -114,7 +114,7 @@ class GpuGather : public GatherDevice {
 
   private:
     // Empty again once all marks up to its own are reached, for tables go to any stream; `open`: no
-    // mark stands behind the tables that read it yet.
+    // mark is queued yet behind the tables that read it.
     struct Block {
         PinnedBlock memory;
         std::uint64_t mark = 0;
@@ -150,7 +150,7 @@ Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes)
     if (result == CUDA_SUCCESS) return address;
     Error error = cuda_error(
         result, fmt::format("GPU {}: cannot register {} B of a lane", gpu_->device().gpu, bytes));
-    if (error.code == Errc::out_of_device_memory) {  // what is short here is memory to pin
+    if (error.code == Errc::out_of_device_memory) {  // here memory to pin is short
         error.code = Errc::host_memory;
         error.message += "; is there a limit on locked memory (ulimit -l)?";
     }

@@ -1,5 +1,5 @@
 #pragma once
-// What a plan lays down in device memory for its kernels; read by g++ and by nvcc.
+// The tables of a plan in device memory for its kernels; read by g++ and by nvcc.
 //
 // A tile is a run of a job's elements that one warp copies: `tile_bytes` at the tensor's side, less
 // at the end of a job. A job of no elements has no tile.

@@ -2,7 +2,7 @@
 // each the next one after as many as there are warps.
 //
 // Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
-// their own, with sums and without: what a plan does not use costs it neither registers nor
+// their own, with sums and without: features that a plan does not use cost it neither registers nor
 // branches. The tiles of views that are not contiguous have a kernel, and a launch, to themselves.
 
 #include "copy_run.cuh"
@@ -190,7 +190,7 @@ __device__ __forceinline__ void pack_tile(const KernelArgs& args, Tile tile, u32
     if (features == anything && work.job.layout != 0) {
         copy_strided<true>(args, work, lane);
         if constexpr (with_sums) {
-            __syncwarp();  // what the other lanes have stored can be read now
+            __syncwarp();  // the other lanes' stores can be read now
             const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
             sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
         }
@@ -323,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         begin = next_begin;
         run = next;
     }
-    wait_for_earlier();  // also where nothing was written: what comes next waits for this one only
+    wait_for_earlier();  // also where nothing was written: the next kernel waits for this one only
 }
 
 }  // namespace rollring::cuda

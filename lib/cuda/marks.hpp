@@ -1,5 +1,5 @@
 #pragma once
-// Events on the caller's streams, numbered: what was queued before a mark is done once it is
+// Events on the caller's streams, numbered: the work queued before a mark is done once it is
 // reached. Any thread may ask.
 
 #include <map>

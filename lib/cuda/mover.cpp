@@ -49,8 +49,8 @@ class GpuMover : public device::Mover {
     }
 
     std::shared_ptr<const Gpu> gpu_;
-    // Host functions run beside the work, not in its stream: what is queued behind them would wait
-    // for them, and the GPU would turn to another process meanwhile.
+    // Host functions run beside the work, not in its stream: work queued behind them would wait for
+    // them, and the GPU would turn to another process meanwhile.
     CUstream callbacks_ = nullptr;
     CUevent reached_ = nullptr;
 };
@@ -178,11 +178,11 @@ std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryP
 Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
     const Driver& api = gpu_->api();
-    // A wait is for what was recorded when it was queued: one event does for all.
+    // A wait is for the record of the event at the time of queueing: one event suffices for all.
     CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));
     if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
     if (result == CUDA_SUCCESS && stream.handle == nullptr) {
-        // Whoever names no stream may have used the default one.
+        // A caller without a stream may have used the default one.
         result = api.cuEventRecord(reached_, CU_STREAM_LEGACY);
         if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
     }

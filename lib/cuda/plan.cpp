@@ -217,7 +217,7 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
     }
     const auto launched = gpu_->launch(Kernel::checksum, *args, tuning_.waves, queue);
     if (!launched) return std::unexpected(launched.error());
-    // Before anything is copied: what is late writes into this plan's memory alone.
+    // Before anything is copied: a late copy writes into this plan's memory alone.
     if (auto reached = gpu_->wait(queue, deadline); !reached) {
         return std::unexpected(reached.error());
     }
@@ -231,7 +231,7 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
         result =
             api.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(theirs.data()), sent, bytes, queue);
     }
-    // In any case: copies may be under way into what is about to go.
+    // In any case: copies may be under way into memory that is about to be freed.
     const CUresult waited = api.cuStreamSynchronize(queue);
     if (result == CUDA_SUCCESS) result = waited;
     if (result != CUDA_SUCCESS) {

@@ -13,10 +13,10 @@ namespace rollring::cuda {
 inline constexpr std::uint64_t long_row_bytes = 256;
 inline constexpr std::uint64_t long_vector_row_bytes = 2048;
 
-// Empty if the job is no view, or one that can be copied as far as its own fields go.
+// Empty if the job is not a view, or if its own fields are valid.
 std::string fault_of_view(const device::CopyJob& job);
 
-// The layout of a view's job with a shape; sets what is its own in `row`.
+// The layout of a view's job with a shape; sets its own fields in `row`.
 Layout lay_out_view(const device::CopyJob& job, DeviceJob& row);
 
 }  // namespace rollring::cuda

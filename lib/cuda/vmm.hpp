@@ -1,8 +1,8 @@
 #pragma once
 // Memory of one GPU by the virtual memory calls of the driver. Physical memory, addresses and
-// mappings are three things that come and go apart: what is imported need not be mapped at once,
-// and what is mapped can move. Slots (vmm_memory.cpp) and memory domains (cuda_physical.cpp) are
-// made of these calls; each says in its own words what was refused.
+// mappings are three things with separate lifetimes: imported memory need not be mapped at once,
+// and a mapping can move. Slots (vmm_memory.cpp) and memory domains (cuda_physical.cpp) are made of
+// these calls; each names the refused step in its own words.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace rollring::cuda {
 
-// What the driver answered, and what we tried: "cannot <step> memory".
+// The driver's answer, and the step that failed: "cannot <step> memory".
 struct Refusal {
     CUresult result;
     std::string_view step;
@@ -40,7 +40,7 @@ class Vmm {
     // The handle of another process's memory; the descriptor is not needed after that.
     [[nodiscard]] Driven<device::MemoryHandle> import(const Fd& fd) const;
     [[nodiscard]] Driven<Fd> export_descriptor(device::MemoryHandle memory) const;
-    // What is still mapped lives on until it is unmapped.
+    // Mapped memory lives on until it is unmapped.
     [[nodiscard]] Driven<void> destroy(device::MemoryHandle memory) const;
     // The ordinal of the GPU where it lies, if the driver says so.
     [[nodiscard]] std::optional<int> gpu_of(device::MemoryHandle memory) const;

@@ -53,7 +53,7 @@ class VmmBlock : public SharedBlock {
 };
 
 VmmBlock::~VmmBlock() {
-    // What the driver refuses here goes with the process.
+    // Memory that the driver refuses here is freed with the process.
     if (mapped_) static_cast<void>(vmm_.unmap(address_, bytes_));
     if (address_ != nullptr) static_cast<void>(vmm_.unreserve(address_, bytes_));
     if (memory_) static_cast<void>(vmm_.destroy(*memory_));

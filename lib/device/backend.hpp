@@ -1,6 +1,7 @@
 #pragma once
-// Memory that processes share and whoever copies from and to it: the interfaces between the weight
-// channel (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in lib/cuda).
+// Memory that processes share, and the devices that copy from and to it: the interfaces between the
+// weight channel (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in
+// lib/cuda).
 //
 // A shared block is payload memory that another process can map. Each slot of a channel is one.
 
@@ -24,7 +25,7 @@ inline constexpr std::uint64_t piece_alignment = 512;  // of every piece in its 
 
 using rollring::Fd;
 
-// What travels beside the descriptor (which legacy_ipc has not: its handle is all).
+// The data that travels beside the descriptor (legacy_ipc has none: its handle is all).
 struct BlockTicket {
     PayloadMemory memory = PayloadMemory::host;
     std::uint64_t bytes = 0;
@@ -108,7 +109,7 @@ struct MemoryPlace {
 // Called when a stream has got there, from any thread: it may not block, nor call back into CUDA.
 using Reached = void (*)(void* context);
 
-// Whoever copies: the CPU, or one GPU.
+// A copying device: the CPU, or one GPU.
 class Mover {
   public:
     virtual ~Mover() = default;
@@ -122,10 +123,10 @@ class Mover {
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;
-    // Waits until everything queued on the stream so far is complete, and what was to be called
-    // then has returned; timed_out, device_error.
+    // Waits until everything queued on the stream so far is complete, and its callbacks have
+    // returned; timed_out, device_error.
     virtual Result<void> wait(Stream stream, Deadline deadline) = 0;
-    // device_error once the device has failed: then nobody is called back any more.
+    // device_error once the device has failed: then no callback comes any more.
     virtual Result<void> health() = 0;
 };
 

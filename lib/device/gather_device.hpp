@@ -23,10 +23,10 @@ struct Staging {
     std::uint64_t address;  // the device's
 };
 
-// What GatherArgs are made of. Of the vector of tiles only the first so many count.
+// The parts of GatherArgs. Of the vector of tiles only the first `tile_count` count.
 struct TileTable {
-    // Of sequences there are most, so they are written where the device reads them: in memory that
-    // was staged, with room for so many, and for what each has in `aheads` behind them.
+    // Of sequences there are most, so they are written where the device reads them: in staged
+    // memory, with `room` for them, and for the entries of each in `aheads` behind them.
     Staging memory{};
     std::size_t room = 0;
     std::size_t sequence_count = 0;
@@ -44,7 +44,7 @@ struct TileTable {
     [[nodiscard]] std::size_t entries() const { return sequence_count + tile_count; }
     [[nodiscard]] std::uint64_t of_sequences() const { return sequence_count * alike * parts; }
     [[nodiscard]] std::uint64_t work() const { return of_sequences() + tile_count * tile_parts; }
-    // Of the memory for so many sequences.
+    // Of the memory for `sequences` of them.
     [[nodiscard]] std::uint64_t bytes_for(std::size_t sequences) const {
         return sequences * (sizeof(GatherSequence) +
                             (std::max<std::size_t>(1, alike) - 1) * sizeof(std::int32_t));

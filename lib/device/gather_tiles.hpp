@@ -1,8 +1,8 @@
 #pragma once
-// What a gather lays down for a GPU's kernel: read by g++ and by nvcc. A table says where the rows
+// The tables of a gather for a GPU's kernel: read by g++ and by nvcc. A table says where the rows
 // of most sequences lie once for all columns; runs of the others' rows are its tiles. One warp at a
-// time copies, converts or fills a part of a tile, or of what a sequence has for one target: how
-// many parts that is the kernel works out, for the CPU has little time for long ones.
+// time copies, converts or fills a part of a tile, or of a sequence's rows for one target. The
+// kernel computes the number of parts, because the CPU has little time for long ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace rollring::device {
 
 // How a target's bytes are made of the record's.
 enum class GatherKind : std::uint32_t {
-    copy1,  // elements, or parts of them, of so many bytes
+    copy1,  // elements, or parts of them, of that many bytes
     copy2,
     copy4,
     u8_bool,
@@ -55,7 +55,7 @@ struct alignas(16) GatherTarget {
     std::uint32_t part_filled;  // and that are filled
 };
 
-inline constexpr std::size_t gather_targets_max = 64;  // of a table: what a launch can be given
+inline constexpr std::size_t gather_targets_max = 64;  // of a table: the limit of a launch
 
 // A warp reads the table for a run of work at once, for a line of PCIe costs as much for one entry
 // as for eight.

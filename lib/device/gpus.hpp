@@ -1,5 +1,5 @@
 #pragma once
-// What this build can do with GPUs: one table, behind which lib/weights, lib/gather and
+// The GPU functions of this build: one table, behind which lib/weights, lib/gather and
 // extras/memory neither know nor link CUDA.
 
 #include <memory>

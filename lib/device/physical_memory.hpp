@@ -1,9 +1,9 @@
 #pragma once
-// What a memory domain (extras/memory) needs of a GPU, so that its state machine can be tested over
-// a fake that fails where it is told to. No header of CUDA here.
+// The GPU functions that a memory domain (extras/memory) needs, so that its state machine can be
+// tested over a fake that fails at chosen calls. No header of CUDA here.
 //
-// A call that returns an error has done nothing. Errors say which driver call failed and on what;
-// the domain puts the tags before it.
+// A call that returns an error has done nothing. Errors name the driver call that failed and its
+// object; the domain puts the tags before it.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,7 @@ class PhysicalMemory {
 
     // out_of_device_memory, device_error
     virtual Result<MemoryHandle> create(std::uint64_t bytes) = 0;
-    // What is still mapped would live on: unmap first.
+    // Mapped memory would live on: unmap first.
     virtual Result<void> destroy(MemoryHandle handle) = 0;
 
     // With access for the GPU. The contents stay with the physical memory, wherever it is mapped.

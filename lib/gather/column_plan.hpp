@@ -1,6 +1,6 @@
 #pragma once
-// From a layout to runs of rows: what every gather is made of, whoever copies them. The only place
-// that knows where a sequence's tokens go.
+// From a layout to runs of rows: the basis of every gather, on the host and on a GPU. The only
+// place that knows where a sequence's tokens go.
 
 #include <algorithm>
 #include <array>
@@ -46,7 +46,7 @@ struct Placement {
     Result<void> pad(const Sequences& batch, const Padding& padding, std::uint32_t longest);
 };
 
-// Rows of the target that follow each other, and what is in them.
+// Rows of the target that follow each other, and their contents.
 struct Run {
     enum class Kind : std::uint8_t { copied, value, counted };
     Kind kind;
@@ -56,7 +56,7 @@ struct Run {
     std::uint64_t count;
 };
 
-// What one sequence has of a column.
+// The rows of a column in one sequence.
 struct Found {
     const std::byte* data = nullptr;  // null: nothing
     std::uint32_t rows = 0;
@@ -83,14 +83,14 @@ class Finder {
     std::array<std::uint32_t, few> row_bytes{};
 };
 
-// One target, and what its rows are made of. What kind of rows they are the first sequence says
-// that has the column.
+// One target, and the source of its rows. The first sequence that has the column defines the kind
+// of its rows.
 class ColumnPlan {
   public:
     // Both outlive this.
     static Result<ColumnPlan> of(const Sequences& batch, const Schema& schema,
                                  const GatherColumn& column, const Placement& placement);
-    // Whether `column.to` is what the shape wants.
+    // Whether `column.to` fits the shape.
     [[nodiscard]] Result<void> check_target() const;
 
     [[nodiscard]] ArrayShape shape() const;
@@ -122,7 +122,7 @@ class ColumnPlan {
     template <class Each>
     void runs_of(std::size_t i, const Found& found, const Each& each) const;
 
-    // What find() reads of a view, as bytes of the view: where that of the first sequence lay.
+    // The bytes of a view that find() reads, at their offsets in the first sequence's view.
     struct Reads {
         std::size_t begin = ~std::size_t{0};
         std::size_t end = 0;
@@ -161,7 +161,7 @@ class ColumnPlan {
     std::size_t at_ = 0;      // of its columns
 };
 
-// Views lie far apart: fetches what plans will read of the one some sequences on, if they will.
+// Views lie far apart: prefetches the bytes that plans will read of the view some sequences ahead.
 class Ahead {
   public:
     Ahead(const Sequences& batch, const Placement& placement, std::span<const ColumnPlan> plans)

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
 // The GPU begins while the rest of the table is made: as soon as it can where it has nothing to do.
-// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one: of so
-// many bytes that it has to read, the CPU has made an entry of the next one meanwhile.
+// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one: while
+// it reads this many bytes, the CPU makes an entry of the next one.
 constexpr std::size_t entries_idle = 256;
 constexpr std::size_t entries_first = 4096;
 constexpr std::size_t entries_max = 65536;
@@ -107,7 +107,7 @@ class DeviceGather::Locator {
     Error error_;
 };
 
-// Block by block, so that what was looked at of one is still at hand when its tiles are made.
+// Block by block, so that a block's data is still in cache when its tiles are made.
 Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
                                       Stream stream) {
     TileWriter writer(table_);
@@ -158,7 +158,7 @@ Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
     while (!left.empty()) {
         const std::size_t some = std::min(left.size(), device::gather_targets_max);
         const auto run = run_tables(batch, left.first(some), stream);
-        const auto ended = device_->end(stream);  // of what was run before a failure, too
+        const auto ended = device_->end(stream);  // of tables run before a failure, too
         if (!run || !ended) return !run ? run : ended;
         left = left.subspan(some);
     }

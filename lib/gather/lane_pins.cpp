@@ -102,7 +102,8 @@ void LanePins::work(const std::stop_token& stop) {
         if (!changed_.wait(lock, stop, find)) return;
         next->state = State::registering;
         const auto number = static_cast<std::size_t>(next - all_.begin());
-        // Asked before: pages that go meanwhile are of an earlier generation than what look() sees.
+        // Read first: pages that go meanwhile are of an earlier generation than the one that look()
+        // sees.
         const MappedLane mapped = lanes_->lane(number);
         lock.unlock();
         const auto address = device_->pin(mapped.data, mapped.bytes);

@@ -3,10 +3,10 @@
 // as a batch has records in it.
 //
 // A lane's pages stay the same until its producer is gone and the consumer gives them back to the
-// system. The GPU would go on to read those that it knows, which are no pages of the ring any more,
-// so a lane is registered for one generation, and one of an earlier generation is let go of before
-// anything is gathered. No records of a batch lie in a lane whose pages are given back, so none of
-// them is ever read through what was registered before.
+// system. The GPU would go on to read the old pages, which do not belong to the ring any more. So a
+// lane is registered for one generation, and an earlier registration is released before anything is
+// gathered. No records of a batch lie in a lane whose pages are given back, so none of them is ever
+// read through an old registration.
 
 #include <condition_variable>
 #include <map>
@@ -29,13 +29,13 @@ class LanePins {
     LanePins(const LanePins&) = delete;
     ~LanePins();
 
-    // To be called before each gather: what is gone is let go of. Of another ring than the last:
-    // all of that.
+    // To be called before each gather: releases registrations of lanes that are gone; for another
+    // ring than the last, all of them.
     void look(const std::shared_ptr<const MappedLanes>& lanes);
     struct Registered {
         const std::byte* begin;
         const std::byte* end;
-        std::uint64_t shift;  // what makes an address of the host one of the device's
+        std::uint64_t shift;  // from an address of the host to one of the device
     };
     // The lane that the byte lies in, as look() found it. Null: the GPU cannot read it (yet), and
     // it is wanted from now on.

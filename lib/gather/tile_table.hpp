@@ -140,7 +140,7 @@ template <class Locate>
 std::size_t TileWriter::add_alike(std::size_t begin, std::size_t end, Locate& locate) {
     device::TileTable& table = *table_;
     const std::size_t others = table.alike - 1;
-    // What a loop of some nanoseconds a sequence needs, where nothing that it writes can change it.
+    // The state of a loop of some nanoseconds a sequence, kept where its stores cannot change it.
     device::GatherSequence* to = table.sequences() + table.sequence_count;
     std::int32_t* aheads = table.aheads() + table.sequence_count * others;
     const Target* targets = targets_.data();

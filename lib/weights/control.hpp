@@ -1,9 +1,9 @@
 #pragma once
 // The control memory of one publisher: a memfd that subscribers get when they attach. Every page
-// has one writer, the bells excepted; a process maps writable what it writes.
+// has one writer, the bells excepted; a process maps only its own pages writable.
 //
 //   header page       publisher, before anyone sees it; then read-only
-//   publisher page    publisher: what is published, which part lies in which slot
+//   publisher page    publisher: the publication, and the part in each slot
 //   admission pages   publisher: one line a subscriber
 //   refusals page     publisher: why engines without a seat take no version
 //   ranks page        of rank 0: all ranks, for the commit that they decide together
@@ -89,9 +89,9 @@ struct PublisherPage {
 };
 static_assert(sizeof(PublisherPage) <= page_bytes);
 
-// What the publisher says to and of one subscriber.
+// The publisher's words to and about one subscriber.
 struct AdmissionLine {
-    std::atomic<std::uint64_t> epoch;  // of whoever has the seat; 0: free
+    std::atomic<std::uint64_t> epoch;  // of the subscriber in the seat; 0: free
     std::atomic<std::uint64_t> reads;  // the latest publication that it must read; 0: none
     std::uint8_t reserved[48];
 };
@@ -99,7 +99,7 @@ static_assert(sizeof(AdmissionLine) == line_bytes);
 
 // An engine that cannot take versions and has no seat to say so from.
 struct RefusalLine {
-    SharedText<32> name;  // empty: nobody refused
+    SharedText<32> name;  // empty: no engine refused
     std::atomic<std::uint32_t> pid;
     std::uint32_t reserved;
     SharedText<984> why;
@@ -111,7 +111,7 @@ struct RefusalsPage {
 };
 static_assert(sizeof(RefusalsPage) <= page_bytes);
 
-// One rank's line is written by that rank, `decision` by whoever changes it first.
+// One rank's line is written by that rank, `decision` by the first rank that changes it.
 struct RanksPage {
     // version * 4 + Outcome of the last version that was decided.
     std::atomic<std::int64_t> decision;

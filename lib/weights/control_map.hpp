@@ -1,5 +1,5 @@
 #pragma once
-// Control memory as one process maps it: writable only what it writes.
+// Control memory as one process maps it: only its own pages are writable.
 
 #include <cstdint>
 #include <optional>
@@ -52,7 +52,8 @@ class PeerControl {
     // Checks every field of the header before it is used.
     static Result<PeerControl> accept(Fd fd, std::uint64_t control_bytes);
 
-    // What this process writes: a subscriber its page, a rank the ranks page; both the bells.
+    // The pages that this process writes: a subscriber its page, a rank the ranks page; both the
+    // bells.
     Result<void> take_seat(std::uint32_t seat);
     Result<void> take_rank();
 

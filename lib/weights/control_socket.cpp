@@ -148,7 +148,7 @@ Result<void> check_peer(int socket) {
 
 Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
     for (const Deadline deadline = Deadline::after_ms(2000);;) {
-        // The last one out removes the directory, and somebody may be that again and again.
+        // The last publisher removes the directory, and that may happen again and again.
         if (deadline.passed()) {
             return failed(Errc::timed_out, 0,
                           fmt::format("{} is removed repeatedly while this process tries to listen "
@@ -208,8 +208,8 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
 
 Listener::~Listener() {
     if (!directory_ || (bound_ && !socket_)) return;  // in a forked child the name is its parent's
-    // Needs no lock: a name whose socket lives is replaced by nobody, and whoever finds the
-    // directory gone under it makes it again.
+    // Needs no lock: no process replaces a name whose socket lives, and one that finds the
+    // directory gone makes it again.
     if (bound_ && linked()) unlinkat(directory_.get(), file_.c_str(), 0);
     rmdir(channel::directory_path().c_str());  // the last one out; refused while others are in
 }

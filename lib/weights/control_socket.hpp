@@ -1,7 +1,7 @@
 #pragma once
 // The control socket of a publisher: where subscribers meet it, once each. A SOCK_SEQPACKET socket
-// /dev/shm/rollring-weights.<uid>/<ring>@<rank>, 0600 in a directory 0700: whoever can see the ring
-// can see the socket, whatever container they are in. Carries descriptors; nothing is unpickled.
+// /dev/shm/rollring-weights.<uid>/<ring>@<rank>, 0600 in a directory 0700: a process that can see
+// the ring can see the socket, in any container. Carries descriptors; nothing is unpickled.
 
 #include <sys/types.h>
 
@@ -48,7 +48,7 @@ struct WireTicket {
 };
 static_assert(sizeof(WireTicket) == 80);
 
-// One form for all messages; what a kind does not use is zero.
+// One form for all messages; fields that a kind does not use are zero.
 struct Message {
     std::uint64_t magic;
     std::uint32_t abi;
@@ -90,7 +90,7 @@ struct Received {
 // One message, checked for form; timed_out, peer_gone (closed), bad_manifest (not ours).
 Result<Received> receive_message(int socket, Deadline deadline);
 
-// uid of whoever connected; permission_denied if it is not ours.
+// the uid of the peer; permission_denied if it is not ours.
 Result<void> check_peer(int socket);
 
 // A listening socket under its name; the name goes with it.
@@ -103,8 +103,8 @@ class Listener {
     ~Listener();
 
     [[nodiscard]] int fd() const { return socket_.get(); }
-    // not_found once somebody has removed the name, or it has become another publisher's. A look
-    // that fails proves nothing.
+    // not_found once the name was removed, or has become another publisher's. A look that fails
+    // proves nothing.
     [[nodiscard]] Result<void> check() const;
 
   private:
@@ -120,10 +120,10 @@ class Listener {
     bool bound_ = false;  // the name is ours
 };
 
-// not_found if nobody listens there.
+// not_found if no publisher listens there.
 Result<Fd> connect_to(std::string_view ring, std::uint32_t rank);
 
-// Between two tries to meet somebody who is not there yet.
+// Between two attempts to connect to a peer that is not there yet.
 void nap();
 
 }  // namespace rollring::weights

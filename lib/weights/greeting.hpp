@@ -26,7 +26,7 @@ class Patience {
     [[nodiscard]] Deadline piece() const;
     // The deadline has passed, or the caller does not wait on.
     bool over();
-    // This process has worked for so long itself, which is no waiting for others.
+    // Extends the deadline by the time that this process has worked itself.
     void extend(std::int64_t worked_ns);
     // As receive_message, in pieces.
     Result<Received> receive(int socket);

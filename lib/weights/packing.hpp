@@ -81,7 +81,7 @@ Result<void> check_tensor(const WeightTensor& tensor);
 // Bytes from `data` to the end of the element furthest from it.
 std::uint64_t reach_bytes(const WeightTensor& tensor, std::uint64_t elements);
 
-// Elements of a shape; unsupported or invalid_argument, naming the tensor, if it is none.
+// Elements of a shape; unsupported or invalid_argument, with the tensor's name, if it is invalid.
 Result<std::uint64_t> count_elements(const WeightTensor& tensor);
 
 }  // namespace rollring::weights

@@ -1,5 +1,5 @@
 #pragma once
-// What a publisher tells of its versions. Every write to the publisher page is here; others read.
+// A publisher's words about its versions. Every write to the publisher page is here; others read.
 //
 // One version is open at a time. Its parts are numbered on from those of the one before it, also
 // where that one was given up half-way.
@@ -20,7 +20,7 @@ class Publication {
     explicit Publication(const OwnControl& control) : page_(&control.publisher_to_write()) {}
 
     // --- for the thread that publishes ---
-    // Opens the next publication, of so many parts.
+    // Opens the next publication, of `parts` parts.
     void begin(std::int64_t version, std::uint64_t parts);
     // Says which slot the next part will be in; returns the number of that part.
     std::uint64_t place_part(std::uint32_t part, std::uint32_t slot);

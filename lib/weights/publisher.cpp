@@ -1,4 +1,4 @@
-// What users see of a publisher, over PublisherImpl.
+// The public face of a publisher, over PublisherImpl.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ Publisher& Publisher::operator=(Publisher&& other) noexcept {
     return *this;
 }
 Publisher::~Publisher() {
-    // What the device or others may still touch is better leaked than freed under them.
+    // Memory that the device or others may still touch is leaked rather than freed under them.
     if (impl_ && !impl_->shut_down()) [[maybe_unused]]
         auto* leaked = impl_.release();
 }

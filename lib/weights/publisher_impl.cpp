@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
-#include "greeting.hpp"
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
+#include "greeting.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -159,7 +159,7 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
 Result<void> PublisherImpl::open_reception(Listener listener) {
     auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
     if (!life) return std::unexpected(life.error());
-    if (!*life) {  // memory that nobody else has: the system's doing
+    if (!*life) {  // no other process has this memory: a failure of the system
         return refused(Errc::busy, "another process holds the publisher's life byte");
     }
     life_ = std::move(**life);
@@ -175,7 +175,7 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
     return {};
 }
 
-// True: nothing will call into this object any more, and nobody reads its memory.
+// True: nothing will call into this object any more, and no process reads its memory.
 bool PublisherImpl::shut_down() {
     if (!maker_.is_this()) {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
@@ -211,7 +211,7 @@ Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what
 }
 
 Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) {
-    // Software that cleans /dev/shm removes names under their users: nobody new comes then.
+    // Software that cleans /dev/shm removes names under their users: no new engine can attach then.
     Result<void> names;
     auto waited = wait_for(count, "had come", deadline, [&] {
         const std::uint32_t now = seats_.joined();

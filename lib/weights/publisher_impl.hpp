@@ -1,5 +1,5 @@
 #pragma once
-// One publisher: what it is made of, and the order of its steps from begin to commit.
+// One publisher: its parts, and the order of its steps from begin to commit.
 
 #include <optional>
 #include <string>
@@ -45,7 +45,7 @@ class PublisherImpl {
     Result<CommitReport> commit(Deadline deadline);
     void abort(std::string_view why);
     Result<void> expel(const std::string& name);
-    // Until so many are attached, and until so many serve the committed version.
+    // Until `count` are attached, and until `count` serve the committed version.
     Result<void> wait_joined(std::uint32_t count, Deadline deadline);
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
     void interrupt() { seats_.interrupt(); }
@@ -66,7 +66,7 @@ class PublisherImpl {
     Result<void> set_up(const Gpus& gpus);
     Result<void> open_reception(Listener listener);
 
-    // Waits until `count()` reaches what is wanted.
+    // Waits until `count()` reaches the wanted number.
     template <class Count>
     Result<void> wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
                           const Count& count);

@@ -15,9 +15,9 @@
 namespace rollring::weights {
 
 // Rank 0 keeps the ranks page; each rank votes there when all its subscribers have staged, and one
-// word holds the decision: the first swap decides, so that no rank commits what another aborts.
-// Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the coordinator's
-// log in shared memory.
+// word holds the decision: the first swap decides, so that no rank commits a version that another
+// aborts. Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the
+// coordinator's log in shared memory.
 class RanksLink {
   public:
     // Rank 0 on its own page.

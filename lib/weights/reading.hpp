@@ -1,6 +1,6 @@
 #pragma once
-// What a subscriber's device still reads of the publisher's slots, and how the publisher is told
-// that it has done so.
+// A subscriber's pending reads of the publisher's slots, and the report of their end to the
+// publisher.
 
 #include <atomic>
 #include <cstdint>
@@ -33,7 +33,7 @@ class Reading {
     [[nodiscard]] bool is_read(std::uint64_t end_part_number) const {
         return peek(own_->read_done) >= end_part_number;
     }
-    // Nobody calls back here any more, until the next part is read.
+    // No callback comes here any more, until the next part is read.
     [[nodiscard]] bool is_quiet() const { return calls_ == 0; }
     // Waits for that; false at the deadline, or if the device has failed.
     bool drain(Deadline deadline) const;

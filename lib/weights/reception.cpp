@@ -97,7 +97,7 @@ void Reception::serve() {
     for (;;) {
         waits.clear();
         waits.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
-        // Out of descriptors: whoever knocks waits in the queue until one may be free again.
+        // Out of descriptors: new connections wait in the queue until one may be free again.
         waits.push_back({.fd = crowded_ ? -1 : listener_.fd(), .events = POLLIN, .revents = 0});
         for (const Connection& connection : connections_) {
             waits.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
@@ -143,7 +143,7 @@ void Reception::accept_all() {
         return;
     }
     connections_.push_back({.socket = ProcessFd(std::move(socket))});
-    // Who connects and says nothing does not cost us our descriptors.
+    // Silent connections must not use up our descriptors.
     const auto silent = [](const Connection& one) { return one.kind == Connection::Kind::unknown; };
     if (std::ranges::count_if(connections_, silent) > silent_max) {
         connections_.erase(std::ranges::find_if(connections_, silent));

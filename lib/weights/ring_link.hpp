@@ -17,14 +17,15 @@ class RingLink {
     static Result<RingLink> attach(std::string_view ring, Deadline deadline, bool writable);
 
     [[nodiscard]] std::uint64_t ring_id() const { return segment_.header().ring_id; }
-    // The secret of the ring's channel, made by its first publisher; 0: there was none yet. Whoever
-    // can read the ring knows it.
+    // The secret of the ring's channel, made by its first publisher; 0: there was none yet. Every
+    // process that can read the ring knows it.
     [[nodiscard]] std::uint64_t token() const { return page().channel_token; }
     [[nodiscard]] Result<std::uint64_t> make_token() const;
     [[nodiscard]] std::int64_t version() const { return observe(page().version); }
-    // The commit itself: before it a version is not committed, after it it is, whoever dies. By
-    // whom tells it from another publisher's version of the same number. Nothing, if the ring has
-    // it: any rank may be the first to know that all have staged; none is ahead of another here.
+    // The commit itself: before this store the version is not committed, after it it is, whichever
+    // process dies. The publisher's creation time tells it from another publisher's version of the
+    // same number. No effect if the ring has it: any rank may be the first to know that all have
+    // staged.
     void commit(std::int64_t version, std::int64_t publisher_created_ns) const {
         if (this->version() >= version) return;
         store_release(page().committed_by, publisher_created_ns);
@@ -34,7 +35,7 @@ class RingLink {
         return observe(page().version) == version &&
                observe(page().committed_by) == publisher_created_ns;
     }
-    // not_found once somebody has removed the ring under us.
+    // not_found once the ring was removed.
     [[nodiscard]] Result<void> check() const;
 
   private:

@@ -93,7 +93,7 @@ void Seats::vacate(SeatId id) {
     const SubscriberPage* at = page(id.seat);
     const bool closed = at != nullptr && observe(at->closed) != 0;
     keep_rejection(id.seat);
-    // A connection that is gone proves nothing about whoever still reads slots.
+    // A connection that is gone does not prove that its subscriber has stopped reading slots.
     if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(id.seat))) {
         set_aside(id.seat);
     } else {
@@ -110,7 +110,7 @@ void Seats::free_seat(std::uint32_t seat) {
     store_release(control_->admission(seat).epoch, std::uint64_t{0});
 }
 
-// Who could not take the version has said so for good: it counts when it has left, too.
+// A rejection is final: it counts after its subscriber has left, too.
 void Seats::keep_rejection(std::uint32_t seat) {
     const SubscriberPage* at = readers_[seat] ? page(seat) : nullptr;
     if (at == nullptr || publication_ == 0 || observe(at->rejected) != publication_) return;
@@ -236,7 +236,7 @@ void Seats::drop_dead() {
 
 void Seats::free_dead() {
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        // Who is joining holds no byte yet; its connection speaks for it.
+        // A joining subscriber holds no byte yet; its connection proves it alive.
         if (seats_[i].state != Seat::State::joined && seats_[i].state != Seat::State::expelled) {
             continue;
         }

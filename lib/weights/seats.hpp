@@ -1,6 +1,6 @@
 #pragma once
-// Who is attached to a publisher, and which slots they may still be reading. Shared by the thread
-// that publishes and the one that admits: every call locks.
+// The subscribers that are attached to a publisher, and the slots that they may still be reading.
+// Shared by the thread that publishes and the one that admits: every call locks.
 
 #include <atomic>
 #include <bitset>
@@ -25,7 +25,7 @@ struct Seat {
     bool confirmed = false;  // it knows that it has joined, and stays
 };
 
-// A slot, and who may be reading it.
+// A slot, and the subscribers that may be reading it.
 struct Slot {
     std::unique_ptr<SharedBlock> block;
     std::uint64_t publication = 0;  // whose part it holds; 0: none yet
@@ -59,13 +59,13 @@ class Seats {
     // Slots are made before anyone is admitted, and where some are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
-    // Slots that nobody expelled can pin.
+    // Slots that no expelled subscriber can pin.
     [[nodiscard]] std::size_t usable_slots(const std::string& without);
     // A publication was begun: all that are joined are to read it, or those that lack the version.
     void open(const Publication& publication, bool only_behind);
-    // It is over. `joinable`: who comes late may read it while it lies in the slots.
+    // It is over. `joinable`: late subscribers may read it while it lies in the slots.
     void close(bool joinable);
-    // A slot that nobody reads, taken for the part of that number; none if all are being read.
+    // A slot without readers, taken for the part of that number; none if all are being read.
     Slot* take_slot(std::uint64_t part_number, std::uint32_t* index);
     void slot_filled(Slot& slot);
     [[nodiscard]] bool all_filled();
@@ -130,7 +130,7 @@ class Seats {
     std::uint64_t next_part_number_ = 0;
     bool joinable_ = false;  // the current publication is open or committed
     SeatSet readers_;        // of the current publication
-    std::string rejected_;   // who rejected the current publication and left, and why
+    std::string rejected_;   // a subscriber that rejected the current one and left, and its reason
 };
 
 template <class Look>

@@ -182,7 +182,7 @@ Result<void> Session::import_slot(std::uint32_t slot, const WireTicket& wire, Fd
 }
 
 // Asks for it only after another subscriber was expelled: its slots were replaced. After timed_out
-// what was asked for is still on its way, and is waited for before anything else is.
+// the answer is still on its way, and is waited for before anything else.
 Result<std::byte*> Session::map_slot(std::uint32_t slot, Deadline deadline) {
     while (slot >= slots_.size() || !slots_[slot]) {
         if (!asked_) {

@@ -81,7 +81,7 @@ class Session {
     [[nodiscard]] Reading& reading() { return *reading_; }
     [[nodiscard]] std::uint64_t imports() const { return imports_; }
 
-    // --- what the publisher says ---
+    // --- the publisher's words ---
     [[nodiscard]] const PublisherPage& publisher() const { return control_->publisher(); }
     // The latest publication that we must read.
     [[nodiscard]] std::uint64_t reads() const { return observe(control_->admission(seat_).reads); }
@@ -102,7 +102,7 @@ class Session {
     }
     [[nodiscard]] Result<void> check_admitted() const;
 
-    // --- what we say ---
+    // --- our words ---
     [[nodiscard]] SubscriberPage& own() const { return control_->own(); }
     void say(SubscriberState state) const {
         store_release(own().state, static_cast<std::uint32_t>(state));

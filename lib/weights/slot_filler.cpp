@@ -125,7 +125,7 @@ Result<void> SlotFiller::written() {
 void SlotFiller::give_up() {
     for (; !lent_.empty(); lent_.pop_front()) part_reached(lent_.front());
     if (filling_ == nullptr || close_part()) return;
-    // A device that failed calls nobody back: the slot is ours again all the same.
+    // A failed device does not call back: the slot is ours again all the same.
     part_reached(filling_);
     filling_ = nullptr;
 }

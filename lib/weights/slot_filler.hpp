@@ -1,6 +1,6 @@
 #pragma once
-// Fills slots with the parts of a publication, piece by piece in their order: takes a slot that
-// nobody reads, queues copies into it, and hears from the device when the part lies there.
+// Fills slots with the parts of a publication, piece by piece in their order: takes a slot without
+// readers, queues copies into it, and is called by the device when the part lies there.
 
 #include <cstdint>
 #include <deque>
@@ -36,7 +36,7 @@ class SlotFiller {
     // tensors lie if it is null. After an error it can be called again and goes on where it was.
     Result<void> fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                             Stream stream);
-    // The next part's slot, which somebody else writes: all of it counts as put. Instead of
+    // The next part's slot, which the caller writes: all of it counts as put. Instead of
     // fill_up_to.
     Result<std::span<std::byte>> lend(Deadline deadline);
     // The oldest that is lent lies there.

@@ -1,4 +1,4 @@
-// What users see of a subscriber, over SubscriberImpl.
+// The public face of a subscriber, over SubscriberImpl.
 
 #include <utility>
 
@@ -30,7 +30,7 @@ Subscriber& Subscriber::operator=(Subscriber&& other) noexcept {
     return *this;
 }
 Subscriber::~Subscriber() {
-    // What the device may still read is better leaked than unmapped under it.
+    // Memory that the device may still read is leaked rather than unmapped under it.
     if (impl_ && !impl_->shut_down()) [[maybe_unused]]
         auto* leaked = impl_.release();
 }
@@ -153,7 +153,6 @@ void Update::reject(std::string_view why, std::string_view tensor) noexcept {
     if (mine()) impl_->reject(why, tensor);
     impl_ = nullptr;
 }
-
 
 Result<std::uint32_t> refuse_weights(std::string_view ring, std::string_view subscriber,
                                      std::string_view why) {

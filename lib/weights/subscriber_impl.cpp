@@ -9,8 +9,8 @@
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
-#include "tensor_memory.hpp"
 #include "packing.hpp"
+#include "tensor_memory.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -123,7 +123,7 @@ void SubscriberImpl::set_state(SubscriberState state) {
     session_->say(state);
 }
 
-// What the device reads of a version that was given up is not to be refilled.
+// Slots of an abandoned version that the device still reads must not be refilled.
 Result<void> SubscriberImpl::wait_quiet(Deadline deadline) {
     if (session_->reading().drain(deadline)) return {};
     if (auto healthy = session_->mover().health(); !healthy) return healthy;
@@ -144,7 +144,8 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
         const auto seen = session_->look_up(reads);
         if (!seen) return false;
         if (reads - 1 > update_.publication) {
-            // What came before is over. Its slots are wanted for this one, also if none was read.
+            // The earlier publication is over. Its slots are needed for this one, even if none was
+            // read.
             update_.publication = reads - 1;
             session_->reading().leave(reads - 1);
         }

@@ -36,7 +36,8 @@ class SubscriberImpl {
                                                           const SubscriberOptions& options,
                                                           const device::Gpus& gpus,
                                                           Deadline deadline);
-    // The tensors of the publisher that such a subscriber would attach to; it counts nobody for it.
+    // The tensors of the publisher that such a subscriber would attach to; the publisher does not
+    // count it.
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);
@@ -79,7 +80,7 @@ class SubscriberImpl {
     std::span<const TensorPiece> show(std::uint32_t part);
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
-    // The update cannot go on: what the engine holds is old and whole, or poisoned.
+    // The update cannot go on: the engine holds the old version, or is poisoned.
     std::unexpected<Error> give_up(Error why);
     // The same, unless it can be tried again.
     std::unexpected<Error> give_up_unless_late(Error why);

@@ -113,9 +113,9 @@ CopyJob ViewCopies::copy_of(const Box& box, const Piece& piece) const {
 }
 
 // Finds the indices whose elements lie in a piece, as boxes: dimension after dimension, the one
-// whose neighbours are furthest apart in the published tensor first. What lies whole inside is a
-// box; only what the ends of the piece cut through is looked into. Where a tensor was narrowed,
-// transposed or split, these are two indices of a dimension at most.
+// whose neighbours are furthest apart in the published tensor first. A run that lies entirely
+// inside is a box; only runs that the ends of the piece cut through are divided further. Where a
+// tensor was narrowed, transposed or split, these are two indices of a dimension at most.
 class ViewCopies::Cutter {
   public:
     Cutter(const ViewCopies& view, const Piece& piece, std::vector<CopyJob>& jobs)
