@@ -1,10 +1,10 @@
 """Helpers for what is built on rollring's classes: adapters of other frameworks, and extras.
 
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
-`published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. A trainer's adapter sends
-while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
-`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`,
-`check_choices`.
+`published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. One that holds a mixture of
+versions says so: `report_partial`, `warn_if_poisoned`. A trainer's adapter sends while the engines'
+answers are under way: `in_background`, `put_checked`, `refusals`, `engine_versions`,
+`WeightStream`. Both may take their settings from one variable: `settings_of`, `check_choices`.
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 import time
@@ -65,12 +66,14 @@ __all__ = [
     "readable",
     "refusals",
     "refuse_options_of_open_group",
+    "report_partial",
     "report_refusal",
     "settings_of",
     "shown",
     "to_bytes",
     "torch_dtype",
     "unpicklable",
+    "warn_if_poisoned",
     "why_no_gpu",
 ]
 
@@ -158,6 +161,37 @@ def report_refusal(
             channel.refuse(why)
         else:
             _core.refuse_weights(ring, name, as_utf8(why))
+
+
+def report_partial(
+    log: logging.Logger, ring: str, name: str, version: int, error: BaseException
+) -> None:
+    """Tell the trainer and the log that an engine installed a committed version only in part.
+
+    The engine has left the channel before, which would say that it serves the version.
+    """
+    report_refusal(None, ring, name, error)
+    log.error(
+        "POISONED: version %d was installed only in part. Send another version.",
+        version,
+        exc_info=error,
+    )
+
+
+def warn_if_poisoned(log: logging.Logger, channel: WeightSubscriber, version: int) -> bool:
+    """Whether an engine that loads in place holds a part of a version that failed; the log says so.
+
+    Args:
+        version: As the log calls it.
+    """
+    if channel.state != "poisoned":
+        return False
+    log.error(
+        "POISONED: the model holds parts of version %d, which was not committed. The next version "
+        "repairs it. With staging='out_of_place' the engine would still serve the old version.",
+        version,
+    )
+    return True
 
 
 def refusals(ring: str, version: int | None = None) -> list[str]:

@@ -14,11 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import rollring as rr
+from rollring.adapters import engine_versions
 from rollring.integrations.areal import (
     InferenceAdapter,
     Settings,
     TrainingAdapter,
     _channel,
+    _inference,
     _memory,
     _training,
     use_domain,
@@ -182,6 +184,88 @@ def test_a_version_that_one_engine_refuses_no_engine_serves(gateways: Any) -> No
     gateway.inference[0].execute_colocate_weight_update(2)
     with pytest.raises(rr.errors.StaleVersionError, match="connect the pair again"):
         gateway.training.execute_colocate_weight_update(1)
+
+
+class Writes:
+    """The engine's writes of one tensor, so many of which fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: int, name: str = "up") -> None:
+        self.left, self.name = failing, name
+        self._write = _inference.Slices.write
+        monkeypatch.setattr(_inference.Slices, "write", lambda *given: self.write(*given))
+
+    def write(self, slices: Any, name: str, part: Any) -> None:
+        if name == self.name and self.left > 0:
+            self.left -= 1
+            raise RuntimeError("CUDA error: out of memory")
+        self._write(slices, name, part)
+
+
+def test_a_committed_version_is_written_again(
+    gateways: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = gateways([Adapter()])
+    gateway.trainer.parameters.update(state(1))
+    Writes(monkeypatch, failing=1)
+    refused = gateway.update(1)
+    assert refused[0] is None and "out of memory" in str(refused[1])
+    assert not serves(gateway.engines[0], 0) and not serves(gateway.engines[0], 1)
+    assert "POISONED: version 1 was installed only in part" in caplog.text
+    gateway.inference[0].execute_colocate_weight_update(1)  # as the gateway does
+    assert serves(gateway.engines[0], 1)
+
+
+def test_a_mixture_is_never_said_to_be_served(
+    gateways: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = gateways([Adapter()], [Adapter()])
+    (ring,) = (one for one in rr.rings() if one.startswith(f"areal-test-{os.getpid()}"))
+    gateway.trainer.parameters.update(state(1))
+    writes = Writes(monkeypatch, failing=99)
+    assert [type(one) for one in gateway.update(1)] == [type(None), RuntimeError, RuntimeError]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            gateway.inference[0].execute_colocate_weight_update(1)
+    assert engine_versions(ring, 0) == {}
+    writes.left = 0
+    gateway.trainer.parameters.update(state(2))
+    assert gateway.update(2) == [None] * 3
+    assert all(serves(engine, 2) for engine in gateway.engines)
+    assert engine_versions(ring, 0) == {"engine-0": 2000, "engine-1": 2000}
+
+
+def test_in_place_a_mixture_is_named(
+    gateways: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = gateways([Adapter()], staging="in_place")
+    gateway.trainer.parameters.update(state(1))
+    Writes(monkeypatch, failing=1)
+    assert None not in gateway.update(1)
+    assert "POISONED: the model holds parts of version 1" in caplog.text
+    assert gateway.update(1) == [None] * 2 and serves(gateway.engines[0], 1)
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+@pytest.mark.parametrize("looks", [0, 1])  # before it is taken, and before it is committed
+def test_memory_that_is_released_is_not_written(
+    gateways: Any, monkeypatch: pytest.MonkeyPatch, staging: str, looks: int
+) -> None:
+    gateway = gateways([Adapter()], staging=staging)
+    gateway.trainer.parameters.update(state(1))
+    checks = iter(range(9))
+
+    def check(_channel: object, tensors: Any) -> None:
+        if next(checks) == looks:
+            raise rr.ReleasedError(f"tensor '{next(iter(tensors))}' has no memory", "released")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rr.WeightSubscriber, "check_memory", check)
+        refused = gateway.update(1)
+    assert isinstance(refused[0], rr.errors.RejectedError)
+    assert isinstance(refused[1], rr.ReleasedError) and "'embed'" in str(refused[1])
+    if staging == "out_of_place" or looks == 0:
+        assert serves(gateway.engines[0], 0)
+    assert gateway.update(1) == [None] * 2 and serves(gateway.engines[0], 1)
 
 
 def test_an_engine_that_left_stops_the_version(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import WeightSubscriber
-from ...adapters import TimeLeft
+from ...adapters import Attachment, TimeLeft, report_partial, warn_if_poisoned
 from ...errors import (
     BusyError,
     InvalidArgumentError,
@@ -22,6 +23,7 @@ from ._adapter import Adapter
 from ._channel import ATTEMPTS, Pair
 from ._settings import Settings
 
+_log = logging.getLogger("rollring")
 _LOOK_S = 0.05
 
 
@@ -31,12 +33,17 @@ class Slices:
     """
 
     def __init__(self, theirs: Any) -> None:
-        self._targets = theirs.get_local_shard_parameters()
+        self._theirs = theirs
+        self.find()
         self._offsets: dict[str, tuple[int, ...]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for one in theirs.get_weight_metadata():
             self._offsets[one.name] = tuple(one.shards[0].global_offset)
             self._shapes[one.name] = tuple(one.global_shape)
+
+    def find(self) -> None:
+        """Where the parameters lie now."""
+        self.targets: dict[str, Any] = self._theirs.get_local_shard_parameters()
 
     def part(self, name: str, whole: Any) -> Any:
         """A view of the whole tensor that the engine takes; None: it has no such tensor.
@@ -44,7 +51,7 @@ class Slices:
         Raises:
             LayoutMismatchError: The shapes differ.
         """
-        target = self._targets.get(name)
+        target = self.targets.get(name)
         if target is None:
             return None
         if tuple(whole.shape) != self._shapes[name]:
@@ -61,7 +68,7 @@ class Slices:
         Raises:
             LayoutMismatchError: The engine has a tensor that the trainer did not send.
         """
-        if missing := sorted(set(self._targets) - taken):
+        if missing := sorted(set(self.targets) - taken):
             raise LayoutMismatchError(
                 f"the trainer has not sent {len(missing)} tensors of the engine, "
                 f"'{missing[0]}' among them"
@@ -70,7 +77,23 @@ class Slices:
     def write(self, name: str, part: Any) -> None:
         torch: Any = importlib.import_module("torch")
         with torch.no_grad():
-            self._targets[name].copy_(part)
+            self.targets[name].copy_(part)
+
+    def settle(self) -> None:
+        """Wait until what was written is there: the engine computes on another stream, and a copy
+        on a GPU may fail after its call has returned.
+        """
+        torch: Any = importlib.import_module("torch")
+        if any(target.is_cuda for target in self.targets.values()):
+            torch.cuda.current_stream().synchronize()
+
+
+class Unwritten(NamedTuple):
+    """A version of AReaL's that was committed, and what the engine has yet to write of it."""
+
+    version: int
+    slices: Slices
+    parts: list[tuple[str, Any]]
 
 
 class InferenceAdapter(Adapter):
@@ -85,7 +108,12 @@ class InferenceAdapter(Adapter):
 
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         super().__init__(theirs, settings)
-        self._channel: WeightSubscriber | None = None
+        self._pair: Pair | None = None
+        self._rank = -1
+        self._attachment = Attachment()
+        self._adopted = -1  # the version of the channel that was committed last
+        self._done = -1  # the version of AReaL's that is served whole
+        self._unwritten: Unwritten | None = None
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
         """Attach to the trainer's channel.
@@ -96,16 +124,24 @@ class InferenceAdapter(Adapter):
         pair = Pair.of(told)
         parallel = self.parallelism_strategy
         of_engine = int(parallel.get("world_size", 1))
-        # The gateway counts engines, and each of their ranks gets the same number.
-        rank = transfer_rank * of_engine + self._rank_in_engine()
         with self._lock:
             self._leave()
-            self._channel = self._attach(pair, rank)
+            # The gateway counts engines, and each of their ranks gets the same number.
+            self._rank = transfer_rank * of_engine + self._rank_in_engine()
+            self._pair = pair
+            self._channel(pair)
 
     def _rank_in_engine(self) -> int:
         return int(getattr(getattr(self._theirs, "_scheduler", None), "tp_rank", 0))
 
-    def _attach(self, pair: Pair, rank: int) -> WeightSubscriber:
+    @property
+    def _name(self) -> str:
+        return f"engine-{self._rank}"
+
+    def _channel(self, pair: Pair) -> WeightSubscriber:
+        return self._attachment.to(pair.ring, lambda held: self._attach(pair, held))
+
+    def _attach(self, pair: Pair, held: int) -> WeightSubscriber:
         left = TimeLeft(self._settings.deadline_s)
         first = next(iter(self.get_local_shard_parameters().values()))
         while True:
@@ -113,9 +149,10 @@ class InferenceAdapter(Adapter):
                 return WeightSubscriber(
                     pair.ring,
                     device=first.device,
-                    name=f"engine-{rank}",
-                    rank=rank if pair.publishers > 1 else 0,
+                    name=self._name,
+                    rank=self._rank if pair.publishers > 1 else 0,
                     in_place=self._settings.staging == "in_place",
+                    held_version=held,
                     timeout=_LOOK_S,
                 )
             except (RingNotFoundError, NotFoundError, TimedOutError, BusyError) as error:
@@ -134,39 +171,74 @@ class InferenceAdapter(Adapter):
 
         Raises:
             RollringError: It was not taken: the engine serves the one before.
+            Exception: It is committed, and could not be written whole: asked again for it, the
+                engine writes it again. Until then, or until the next version, it serves a mixture.
         """
         with self._lock:
-            channel = self._channel
-            if channel is None:
+            pair = self._pair
+            if pair is None:
                 raise UnsupportedError(
                     "this engine is connected to no trainer: connect with colocate=True",
                     "unsupported",
                 )
-            if channel.live_version // ATTEMPTS == version and channel.live_version >= 0:
+            if version == self._done:
                 return  # asked again, although it was taken
-            self._take(channel, version, TimeLeft(self._settings.deadline_s))
+            if self._unwritten is None or self._unwritten.version != version:
+                self._take(self._channel(pair), version, TimeLeft(self._settings.deadline_s))
+            self._write()
+            self._done = version
 
     def _take(self, channel: WeightSubscriber, version: int, left: TimeLeft) -> None:
+        """Hold the version once it is committed; in place it is written then."""
+        self._unwritten = None
         in_place = self._settings.staging == "in_place"
         kept: list[tuple[str, Any]] = []
-        slices = None
-        with channel.next(left()) as update:
-            self._refuse_other(update, version)
-            slices = Slices(self._theirs)
-            taken = set()
-            for name, whole in update.tensors(left()):
-                part = slices.part(name, whole)
-                if part is None:
-                    continue
-                taken.add(name)
-                if in_place:
-                    slices.write(name, part)
-                else:
-                    kept.append((name, part if part.shape == whole.shape else part.clone()))
-            slices.refuse_missing(taken)
-            update.finish(left())
-        for name, part in kept:
-            slices.write(name, part)
+        try:
+            with self._next(channel, left) as update:
+                self._refuse_other(update, version)
+                slices = Slices(self._theirs)
+                channel.check_memory(slices.targets)
+                taken = set()
+                for name, whole in update.tensors(left()):
+                    part = slices.part(name, whole)
+                    if part is None:
+                        continue
+                    taken.add(name)
+                    if in_place:
+                        slices.write(name, part)
+                    else:
+                        kept.append((name, part if part.shape == whole.shape else part.clone()))
+                slices.refuse_missing(taken)
+                slices.settle()
+                channel.check_memory(slices.targets)  # it may have been released meanwhile
+                update.finish(left())
+        except BaseException:
+            if warn_if_poisoned(_log, channel, version):
+                self._done = -1
+            raise
+        self._adopted, self._done = update.version, -1
+        self._unwritten = Unwritten(version, slices, kept)
+
+    def _next(self, channel: WeightSubscriber, left: TimeLeft) -> WeightUpdate:
+        update = channel.next(left())
+        while update.version <= self._adopted:  # after it attached again
+            update = channel.next(left())
+        return update
+
+    def _write(self) -> None:
+        """What is committed: nothing can be refused any more."""
+        assert self._unwritten is not None and self._pair is not None
+        version, slices, parts = self._unwritten
+        try:
+            slices.find()
+            for name, part in parts:
+                slices.write(name, part)
+            slices.settle()
+        except BaseException as error:
+            self._attachment.leave()
+            report_partial(_log, self._pair.ring, self._name, version, error)
+            raise
+        self._unwritten = None
 
     @staticmethod
     def _refuse_other(update: WeightUpdate, version: int) -> None:
@@ -178,6 +250,6 @@ class InferenceAdapter(Adapter):
             )
 
     def _leave(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        self._attachment.leave()
+        self._pair = self._unwritten = None
+        self._adopted = self._done = -1

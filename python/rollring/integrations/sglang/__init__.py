@@ -47,6 +47,7 @@ from ...adapters import (
     put_checked,
     raise_if_failed,
     refusals,
+    report_partial,
     report_refusal,
     torch_dtype,
 )
@@ -150,12 +151,8 @@ class _Engine:
             report_refusal(None, order["ring"], order["name"], error)
             _log.exception("%s: version %s was not installed", order["name"], order["version"])
         except Exception as error:
-            self._attachment.leave()  # the channel would say that the version is served
-            report_refusal(None, order["ring"], order["name"], error)
-            _log.exception(
-                "POISONED: version %s was installed only in part. Send another version.",
-                order["version"],
-            )
+            self._attachment.leave()
+            report_partial(_log, order["ring"], order["name"], order["version"], error)
 
     def _check_memory(self, channel: WeightSubscriber) -> None:
         """SGLang's memory saver may have released the model's memory."""

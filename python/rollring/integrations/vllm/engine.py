@@ -24,7 +24,15 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 from ... import WeightSubscriber
-from ...adapters import HeldVersion, next_announced, published_tensors, report_refusal, torch_dtype
+from ...adapters import (
+    HeldVersion,
+    next_announced,
+    published_tensors,
+    report_partial,
+    report_refusal,
+    torch_dtype,
+    warn_if_poisoned,
+)
 from ...errors import (
     InvalidArgumentError,
     PeerGoneError,
@@ -178,13 +186,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         try:
             self._model.install()
         except BaseException as error:
-            self._leave()  # the channel would say that the version is served
-            self._tell_refusal(error)
+            self._leave()
             self._served = -1
-            _log.error(
-                "POISONED: version %d was installed only in part. Send another version.",
-                update.version,
-            )
+            report_partial(_log, self._info.ring, self._name, update.version, error)
             raise
         self._served = update.version
         self._held.take(self._info.ring, update.version)
@@ -263,14 +267,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             update.reject(why)
 
     def _say_if_poisoned(self, channel: WeightSubscriber, version: int) -> None:
-        if channel.state == "poisoned":
+        if warn_if_poisoned(_log, channel, version):
             self._served = -1
-            _log.error(
-                "POISONED: the model holds parts of version %d, which was not committed. The "
-                "next version repairs it. With staging='out_of_place' the engine would still "
-                "serve the old version.",
-                version,
-            )
 
     # --- the engine -------------------------------------------------------------------------------
 
