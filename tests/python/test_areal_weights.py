@@ -1,12 +1,9 @@
-"""AReaL's colocated updates, against stand-ins of its adapters; its gateway's calls are threads."""
+"""AReaL's colocated updates, against stand-ins of its adapters."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
-import uuid
-from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import pytest
@@ -14,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import rollring as rr
+from areal_stand_ins import SHAPES, Adapter, gateways_of_test, meta, serves, state
 from rollring.adapters import engine_versions
 from rollring.integrations.areal import (
     InferenceAdapter,
@@ -22,135 +20,14 @@ from rollring.integrations.areal import (
     _channel,
     _inference,
     _memory,
-    _training,
     use_domain,
 )
-
-SHAPES = {"embed": (8, 4), "up": (6, 4), "norm": (4,)}
-SPLIT = "up"  # among an engine's ranks, by its first dimension
-PATIENCE = 60.0
-
-
-def state(version: int) -> dict[str, Any]:
-    made = torch.Generator().manual_seed(version)
-    return {name: torch.randn(shape, generator=made) for name, shape in SHAPES.items()}
-
-
-def meta(name: str, whole: tuple[int, ...], offset: tuple[int, ...]) -> Any:
-    return SimpleNamespace(
-        name=name, global_shape=whole, dtype=torch.float32,
-        shards=[SimpleNamespace(global_offset=offset)],
-    )  # fmt: skip
-
-
-class Adapter:
-    """The members of AReaL's that are used, of a trainer's rank or of an engine's."""
-
-    def __init__(self, ranks: int = 1, rank: int = 0, **parallel: int) -> None:
-        self.parallelism_strategy = {"world_size": ranks, **parallel}
-        self.parameters = state(0)
-        self.offsets = {name: (0,) * len(shape) for name, shape in SHAPES.items()}
-        if ranks > 1:
-            rows = SHAPES[SPLIT][0] // ranks
-            self.parameters[SPLIT] = self.parameters[SPLIT].narrow(0, rank * rows, rows).clone()
-            self.offsets[SPLIT] = (rank * rows, 0)
-        named = SimpleNamespace(
-            named_parameters=lambda: [
-                (f"module.{name}", SimpleNamespace(data=one))
-                for name, one in self.parameters.items()
-            ]
-        )
-        self._engine = SimpleNamespace(model=named, device=torch.device("cpu"))
-        self._scheduler = SimpleNamespace(tp_rank=rank)
-        self.calls: list[tuple[str, Any]] = []
-
-    def _to_hf_name(self, name: str) -> str:
-        return name.removeprefix("module.")
-
-    def get_weight_metadata(self) -> list[Any]:
-        return [meta(name, shape, self.offsets[name]) for name, shape in SHAPES.items()]
-
-    def get_local_shard_parameters(self, required_names: Any = None) -> dict[str, Any]:
-        return self.parameters
-
-    def teardown_weight_update_group(self) -> None:
-        self.calls.append(("teardown", None))
-
-
-Pool = concurrent.futures.ThreadPoolExecutor
-
-
-class Gateway:
-    """It calls all workers at once, and an answer of each is a result or an error."""
-
-    def __init__(self, engines: list[list[Adapter]], settings: Settings) -> None:
-        self.trainer = Adapter()
-        self.training = TrainingAdapter(self.trainer, settings)
-        self.engines = [one for ranks in engines for one in ranks]
-        self.inference = [InferenceAdapter(one, settings) for one in self.engines]
-        self.numbers = [number for number, ranks in enumerate(engines) for _ in ranks]
-        self.told = {
-            "pair_name": f"test {os.getpid()} {uuid.uuid4().hex[:8]}",
-            "infer_world_size": len(self.engines), "train_world_size": 1,
-            "num_engines": len(engines), "master_port": 4711, "kv_store_url": "",
-        }  # fmt: skip
-
-    def _all(self, calls: list[Callable[[], Any]]) -> list[Any]:
-        with Pool(len(calls)) as pool:
-            started = [pool.submit(call) for call in calls]
-            return [one.exception(PATIENCE) for one in started]
-
-    def connect(self) -> list[Any]:
-        self.told["master_port"] += 1  # as the gateway, which takes a free one
-        calls = [
-            lambda one=one, rank=rank: one.init_colocate_weight_update(
-                transfer_rank=rank, **self.told
-            )
-            for one, rank in zip(self.inference, self.numbers, strict=True)
-        ]
-        rank = self.told["infer_world_size"]
-        calls.append(
-            lambda: self.training.init_colocate_weight_update(transfer_rank=rank, **self.told)
-        )
-        return self._all(calls)
-
-    def update(self, version: int) -> list[Any]:
-        return self._all(
-            [
-                lambda one=one: one.execute_colocate_weight_update(version)
-                for one in (self.training, *self.inference)
-            ]
-        )
-
-    def close(self) -> None:
-        for one in (self.training, *self.inference):
-            one.teardown_weight_update_group()
 
 
 @pytest.fixture
 def gateways() -> Iterator[Any]:
-    made: list[Gateway] = []
-
-    def make(*engines: list[Adapter], **settings: Any) -> Gateway:
-        made.append(Gateway(list(engines), Settings(**{"deadline_s": PATIENCE / 2, **settings})))
-        assert made[-1].connect() == [None] * (len(made[-1].engines) + 1)
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-    assert not [ring for ring in rr.rings() if ring.startswith(f"areal-test-{os.getpid()}")]
-
-
-def serves(engine: Adapter, version: int) -> bool:
-    wanted = state(version)
-    for name, one in engine.parameters.items():
-        part = wanted[name]
-        for dim, (start, size) in enumerate(zip(engine.offsets[name], one.shape, strict=True)):
-            part = part.narrow(dim, start, size)
-        if not torch.equal(one, part):
-            return False
-    return True
+    with gateways_of_test() as make:
+        yield make
 
 
 @pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
@@ -342,32 +219,6 @@ class Occupation(Adapter):
 
     def resume_memory(self, tags: list[str]) -> None:
         self.calls.append(("resume", tags))
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_no_rank_opens_a_ring_before_the_old_one_is_gone(
-    rank: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-
-    def create(*_given: object, **_options: object) -> None:
-        calls.append("create")
-        raise KeyboardInterrupt
-
-    def meet(value: object) -> list[object]:
-        calls.append("meet")
-        return [value]
-
-    monkeypatch.setattr(_training, "remove", lambda *_given, **_options: calls.append("remove"))
-    monkeypatch.setattr(_training, "_of_all_ranks", meet)
-    monkeypatch.setattr(_training, "create", create)
-    adapter = TrainingAdapter(Adapter(), Settings())
-    with pytest.raises(KeyboardInterrupt):
-        adapter.init_colocate_weight_update(
-            transfer_rank=2 + rank, infer_world_size=2, train_world_size=2,
-            pair_name="pair", master_port=1,
-        )  # fmt: skip
-    assert calls == [*(["remove"] if rank == 0 else []), "meet", "create"]
 
 
 class HasEmpty(Protocol):

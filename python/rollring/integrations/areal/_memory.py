@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 _log = logging.getLogger("rollring")
@@ -50,7 +52,19 @@ class Turns:
             _domains[0].resume(*mine)
         self._pass_on("resume_memory", rest)
 
-    def is_released(self, tag: str) -> bool:
+    @contextlib.contextmanager
+    def resident(self, tag: str) -> Iterator[None]:
+        """Bring the tag's memory back for the block, if it is released."""
+        released = self._is_released(tag)
+        if released:
+            self.resume([tag])
+        try:
+            yield
+        finally:
+            if released:
+                self.release([tag])
+
+    def _is_released(self, tag: str) -> bool:
         return bool(self._split([tag], resident=False)[0])
 
     def _split(self, tags: list[str] | None, resident: bool) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,9 +13,11 @@ from ...adapters import TimeLeft
 from ...errors import PeerGoneError, RollringError, UnsupportedError
 from ._adapter import Adapter
 from ._channel import Pair, channel_version
+from ._ranks import Ranks
 from ._settings import Settings
 
 ATTACHED_S = 5.0  # for engines that were attached before to be there still
+RANKS_WAIT = 3.0  # times deadline_s, which is that of one rank's own waits in a step
 
 
 class Weights:
@@ -63,17 +66,54 @@ class TrainingAdapter(Adapter):
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         super().__init__(theirs, settings)
         self._weights = Weights(theirs)
-        self._pair: Pair | None = None
+        self._ranks = Ranks(RANKS_WAIT * self._settings.deadline_s)
+        self._pair: Pair | None = None  # whose channel is open, on all ranks
+        self._is_connected = False  # and whose engines were there
         self._rank = -1
         self._publisher: WeightPublisher | None = None
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
-        """Open the channel, and wait for its engines.
+        """Open the channel, and wait for its engines. It fails on all ranks or on none.
 
         Raises:
             UnsupportedError: A rank has no whole model (pipeline stages, expert parallelism).
             TimedOutError: The engines did not attach in time.
+            RollringError: Another rank failed.
         """
+        pair = Pair.of(told)
+        with self._lock:
+            if pair == self._pair and self._is_connected:
+                return  # asked again, although it was done
+            if pair != self._pair:
+                self._leave()
+                self._rank = transfer_rank - told["infer_world_size"]
+                self._open(pair)
+            # Asked again, it waits at the same ring: engines that have attached are not asked.
+            self._ranks.together(lambda: self._wait_engines(pair, self._settings.deadline_s))
+            self._is_connected = True
+
+    def _open(self, pair: Pair) -> None:
+        described: list[Any] = []
+
+        def prepare() -> None:
+            self._refuse_parts()
+            described.extend(self._weights.described())  # by all ranks: Megatron's gathers for it
+            if self._rank == 0:  # of a trainer that was killed
+                remove(pair.ring, force=True, missing_ok=True)
+
+        def attach() -> None:
+            if self._rank < pair.publishers:
+                self._publisher = self._attach(pair, described)
+
+        self._pair = pair
+        try:
+            self._ranks.together(prepare)
+            self._ranks.together(attach)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _refuse_parts(self) -> None:
         parallel = self.parallelism_strategy
         for what in ("pp_size", "ep_size"):
             if parallel.get(what, 1) > 1:
@@ -82,23 +122,6 @@ class TrainingAdapter(Adapter):
                     f'{what} is {parallel[what]}: say {{"weights": "theirs"}}',
                     "unsupported",
                 )
-        with self._lock:
-            self._leave()
-            pair = Pair.of(told)
-            self._rank = transfer_rank - told["infer_world_size"]
-            described = self._weights.described()  # by all ranks: Megatron's gathers for it
-            self._pair = pair
-            self._remove_old(pair)
-            if self._rank < pair.publishers:
-                self._publisher = self._attach(pair, described)
-
-    def _remove_old(self, pair: Pair) -> None:
-        """The ring of a trainer that was killed, before any rank opens one of that name."""
-        try:
-            if self._rank == 0:
-                remove(pair.ring, force=True, missing_ok=True)
-        finally:
-            _of_all_ranks(None)
 
     def _attach(self, pair: Pair, described: list[Any]) -> WeightPublisher:
         torch: Any = importlib.import_module("torch")
@@ -108,7 +131,7 @@ class TrainingAdapter(Adapter):
             for one in described
             if one.dtype == torch.float32 and self._settings.publish_as
         }
-        made = WeightPublisher(
+        return WeightPublisher(
             pair.ring,
             {one.name: torch.empty(one.shape, dtype=one.dtype, device="meta") for one in described},
             name=f"trainer-{self._rank}",
@@ -117,13 +140,10 @@ class TrainingAdapter(Adapter):
             rank=self._rank,
             ranks=pair.publishers,
         )
-        made.wait_subscribers(self._engines(pair), self._settings.deadline_s)
-        return made
 
-    @staticmethod
-    def _engines(pair: Pair) -> int:
-        """That attach to one publisher."""
-        return pair.engines // pair.publishers
+    def _wait_engines(self, pair: Pair, timeout: float) -> None:
+        if self._publisher is not None:
+            self._publisher.wait_subscribers(pair.engines // pair.publishers, timeout)
 
     def execute_colocate_weight_update(self, version: int) -> None:
         """Send the weights as they are now. Engines serve them when this returns.
@@ -132,54 +152,59 @@ class TrainingAdapter(Adapter):
             RollringError: An engine could not take them, or is gone: engines keep the version
                 before.
         """
-        with self._lock:
-            if self._pair is None:
-                raise UnsupportedError(
-                    "this trainer is connected to no engines: connect with colocate=True",
-                    "unsupported",
-                )
-            released = self._turns.is_released("weights")
-            if released:
-                self._turns.resume(["weights"])
+        with self._lock, contextlib.ExitStack() as stack:
+            failed: BaseException | None = None
+            least = 0
             try:
-                self._send(self._pair, version)
-            finally:
-                if released:
-                    self._turns.release(["weights"])
+                self._refuse_unconnected()
+                stack.enter_context(self._turns.resident("weights"))
+                if self._publisher is not None:
+                    least = self._publisher.next_version
+            except BaseException as error:
+                failed = error
+            # One rank may have begun a version that failed on another one before.
+            least = max(self._ranks.meet(least, failed))
+            self._send(self._publisher, channel_version(version, least))
 
-    def _send(self, pair: Pair, version: int) -> None:
-        failed: BaseException | None = None
-        publisher = self._publisher
-        # One rank may have begun a version that failed on another one before.
-        least = max(_of_all_ranks(0 if publisher is None else publisher.next_version))
+    def _refuse_unconnected(self) -> None:
+        if not self._is_connected:
+            raise UnsupportedError(
+                "this trainer is connected to no engines: connect with colocate=True",
+                "unsupported",
+            )
+
+    def _send(self, publisher: WeightPublisher | None, version: int) -> None:
         whole = iter(self._weights)
-        try:
-            if publisher is not None:
-                self._publish(publisher, pair, channel_version(version, least), whole)
-        except BaseException as error:
-            failed = error
-        for _ in whole:  # other ranks wait in its collectives
-            pass
-        _agree(failed)
+
+        def publish() -> None:
+            try:
+                if publisher is not None:
+                    self._publish(publisher, version, whole)
+            finally:
+                for _ in whole:  # other ranks wait in its collectives
+                    pass
+
+        self._ranks.together(publish)
 
     def _publish(
-        self, publisher: WeightPublisher, pair: Pair, version: int, whole: Iterator[tuple[str, Any]]
+        self, publisher: WeightPublisher, version: int, whole: Iterator[tuple[str, Any]]
     ) -> None:
+        assert self._pair is not None
         left = TimeLeft(self._settings.deadline_s)
-        publisher.wait_subscribers(self._engines(pair), ATTACHED_S)
+        self._wait_engines(self._pair, ATTACHED_S)
         with publisher.begin(version) as transaction:
             for name, tensor in whole:
                 transaction.put(name, tensor.detach().contiguous(), timeout=left())
             transaction.wait_staged(left())
-            self._refuse_fewer(publisher, pair)
+            self._refuse_fewer(self._pair)
             transaction.commit(left())
 
-    def _refuse_fewer(self, publisher: WeightPublisher, pair: Pair) -> None:
+    def _refuse_fewer(self, pair: Pair) -> None:
         """An engine that died meanwhile: AReaL's gateway will report the version as failed, so no
         other engine may serve it.
         """
         try:
-            publisher.wait_subscribers(self._engines(pair), 0.0)
+            self._wait_engines(pair, 0.0)
         except RollringError as error:
             raise PeerGoneError(f"an engine died while it took the version: {error}") from error
 
@@ -190,33 +215,10 @@ class TrainingAdapter(Adapter):
         if self._pair is not None and self._rank == 0:
             remove(self._pair.ring, force=True, missing_ok=True)
         self._pair = None
+        self._is_connected = False
 
 
 def _device_of(theirs: Any) -> Any:
     """Where gathered tensors lie."""
     device = getattr(theirs._engine, "device", None)
     return "cpu" if device is None else device
-
-
-def _of_all_ranks(value: Any) -> list[Any]:
-    distributed: Any = importlib.import_module("torch.distributed")
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return [value]
-    found = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, value)
-    return found
-
-
-def _agree(failed: BaseException | None) -> None:
-    """On every rank: a rank that failed alone would be asked again alone, and wait for the others.
-
-    Raises:
-        BaseException: The rank's own failure.
-        RollringError: That of another rank.
-    """
-    texts = _of_all_ranks(None if failed is None else f"{type(failed).__name__}: {failed}")
-    if failed is not None:
-        raise failed
-    for rank, text in enumerate(texts):
-        if text is not None:
-            raise RollringError(f"rank {rank} of the trainer: {text}", "peer_gone")
