@@ -68,6 +68,40 @@ class Adapter:
         self.calls.append(("teardown", None))
 
 
+class Megatron(Adapter):
+    """As AReaL's for Megatron: it gathers by itself, and moves weights to the host itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._released_tags: set[str] = set()
+        self._offloaded_weights: dict[str, Any] = {}
+
+    def _to_hf_name(self, name: str) -> str:
+        raise AssertionError("it has no such member")
+
+    def _iter_hf_params(self) -> Iterator[tuple[str, Any]]:
+        for name, one in self.parameters.items():
+            yield name, one.detach()
+
+    def get_weight_metadata(self) -> list[Any]:
+        return [meta(n, tuple(t.shape), (0,) * t.dim()) for n, t in self._iter_hf_params()]
+
+    def release_memory(self, tags: list[str] | None = None) -> None:
+        self.calls.append(("release", tags))
+        wanted = set(tags or ["optimizer", "weights"]) - self._released_tags
+        if "weights" in wanted:
+            self._offloaded_weights = dict(self.parameters)
+            self.parameters.update({name: torch.empty(0) for name in self.parameters})
+        self._released_tags |= wanted
+
+    def resume_memory(self, tags: list[str] | None = None) -> None:
+        self.calls.append(("resume", tags))
+        wanted = set(tags or ["optimizer", "weights"]) & self._released_tags
+        if "weights" in wanted:
+            self.parameters.update(self._offloaded_weights)
+        self._released_tags -= wanted
+
+
 class Meeting:
     """Ranks as threads, in the place of a process group."""
 
@@ -88,8 +122,14 @@ class Gateway:
     is None or an error. It asks those again that failed.
     """
 
-    def __init__(self, engines: list[list[Adapter]], settings: Settings, ranks: int = 1) -> None:
-        self.trainers = [Adapter() for _ in range(ranks)]
+    def __init__(
+        self,
+        engines: list[list[Adapter]],
+        settings: Settings,
+        ranks: int = 1,
+        kind: type[Adapter] = Adapter,
+    ) -> None:
+        self.trainers = [kind() for _ in range(ranks)]
         self.trainer = self.trainers[0]
         self.ranks = [TrainingAdapter(one, settings) for one in self.trainers]
         self.training = self.ranks[0]
@@ -156,10 +196,14 @@ def gateways_of_test() -> Iterator[Any]:
     made: list[Gateway] = []
 
     def make(
-        *engines: list[Adapter], ranks: int = 1, connected: bool = True, **settings: Any
+        *engines: list[Adapter],
+        ranks: int = 1,
+        kind: type[Adapter] = Adapter,
+        connected: bool = True,
+        **settings: Any,
     ) -> Gateway:
         given = Settings(**{"deadline_s": PATIENCE / 2, **settings})
-        made.append(Gateway(list(engines), given, ranks))
+        made.append(Gateway(list(engines), given, ranks, kind))
         if connected:
             assert made[-1].connect() == [None] * len(made[-1].workers)
         return made[-1]

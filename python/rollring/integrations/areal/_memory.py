@@ -65,7 +65,9 @@ class Turns:
                 self.release([tag])
 
     def _is_released(self, tag: str) -> bool:
-        return bool(self._split([tag], resident=False)[0])
+        """By the domain, or by AReaL's adapter for Megatron, which moves weights to the host."""
+        mine = self._split([tag], resident=False)[0]
+        return bool(mine) or tag in getattr(self._theirs, "_released_tags", ())
 
     def _split(self, tags: list[str] | None, resident: bool) -> tuple[list[str], list[str]]:
         """Those of the domain that are to change, and those that it does not have."""

@@ -97,7 +97,8 @@ class TrainingAdapter(Adapter):
 
         def prepare() -> None:
             self._refuse_parts()
-            described.extend(self._weights.described())  # by all ranks: Megatron's gathers for it
+            with self._turns.resident("weights"):
+                described.extend(self._weights.described())  # by all ranks: Megatron's gathers
             if self._rank == 0:  # of a trainer that was killed
                 remove(pair.ring, force=True, missing_ok=True)
 
