@@ -170,6 +170,12 @@ class Gateway:
         )
 
     def update(self, version: int, workers: Sequence[int] | None = None) -> list[Any]:
+        """An update; of some workers, what its gateway asks them again in the same one."""
+        if workers is None:
+            for rank in self.ranks:
+                rank.release_memory(["optimizer"])
+            for engine in self.inference:
+                engine.resume_memory(["weights"])
         return self._ask(
             lambda at: self.workers[at].execute_colocate_weight_update(version), workers
         )

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from ...errors import StaleVersionError
 from ._settings import as_name
 
-# A version of AReaL's may be sent again, as its gateway does after a failure, and a channel's
-# versions only grow.
-ATTEMPTS = 1000
+# A version of AReaL's may be sent again: its gateway does so after a failure, and a caller may give
+# each update the same number (0 is the default). A channel's versions only grow.
+ATTEMPTS = 1_000_000
 
 
 class Pair(NamedTuple):

@@ -112,8 +112,15 @@ class InferenceAdapter(Adapter):
         self._rank = -1
         self._attachment = Attachment()
         self._adopted = -1  # the version of the channel that was committed last
-        self._done = -1  # the version of AReaL's that is served whole
+        # Since AReaL's gateway has begun an update:
+        self._done: int | None = None  # AReaL's version that is served whole
         self._unwritten: Unwritten | None = None
+
+    def resume_memory(self, tags: list[str] | None = None) -> None:
+        super().resume_memory(tags)
+        if "weights" in (tags or self.TAGS):  # its first call for an update
+            with self._lock:
+                self._done = self._unwritten = None
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
         """Attach to the trainer's channel.
@@ -169,6 +176,8 @@ class InferenceAdapter(Adapter):
     def execute_colocate_weight_update(self, version: int) -> None:
         """Take the version that the trainer sends, and serve it.
 
+        Asked again within one update of AReaL's gateway, it takes nothing again.
+
         Raises:
             RollringError: It was not taken: the engine serves the one before.
             Exception: It is committed, and could not be written whole: asked again for it, the
@@ -214,9 +223,9 @@ class InferenceAdapter(Adapter):
                 update.finish(left())
         except BaseException:
             if warn_if_poisoned(_log, channel, version):
-                self._done = -1
+                self._done = None
             raise
-        self._adopted, self._done = update.version, -1
+        self._adopted, self._done = update.version, None
         self._unwritten = Unwritten(version, slices, kept)
 
     def _next(self, channel: WeightSubscriber, left: TimeLeft) -> WeightUpdate:
@@ -251,5 +260,5 @@ class InferenceAdapter(Adapter):
 
     def _leave(self) -> None:
         self._attachment.leave()
-        self._pair = self._unwritten = None
-        self._adopted = self._done = -1
+        self._pair = self._unwritten = self._done = None
+        self._adopted = -1

@@ -12,7 +12,7 @@ from ... import WeightPublisher, create, remove
 from ...adapters import TimeLeft
 from ...errors import PeerGoneError, RollringError, UnsupportedError
 from ._adapter import Adapter
-from ._channel import Pair, channel_version
+from ._channel import ATTEMPTS, Pair, channel_version
 from ._ranks import Ranks
 from ._settings import Settings
 
@@ -71,6 +71,19 @@ class TrainingAdapter(Adapter):
         self._is_connected = False  # and whose engines were there
         self._rank = -1
         self._publisher: WeightPublisher | None = None
+        # Since AReaL's gateway has begun an update:
+        self._before = -1  # the version of the channel that was committed when it did
+        self._done: int | None = None  # AReaL's version that all ranks know to be committed
+
+    def release_memory(self, tags: list[str] | None = None) -> None:
+        if "optimizer" in (tags or self.TAGS):  # its first call for an update
+            with self._lock:
+                self._before, self._done = self._committed, None
+        super().release_memory(tags)
+
+    @property
+    def _committed(self) -> int:
+        return -1 if self._publisher is None else self._publisher.committed_version
 
     def init_colocate_weight_update(self, *, transfer_rank: int, **told: Any) -> None:
         """Open the channel, and wait for its engines. It fails on all ranks or on none.
@@ -149,11 +162,16 @@ class TrainingAdapter(Adapter):
     def execute_colocate_weight_update(self, version: int) -> None:
         """Send the weights as they are now. Engines serve them when this returns.
 
+        Asked again within one update of AReaL's gateway, because an answer was lost or another
+        worker failed, it sends nothing again; a later update may send the same version again.
+
         Raises:
             RollringError: An engine could not take them, or is gone: engines keep the version
                 before.
         """
         with self._lock, contextlib.ExitStack() as stack:
+            if version == self._done:
+                return  # other ranks may not have been asked
             failed: BaseException | None = None
             least = 0
             try:
@@ -163,9 +181,17 @@ class TrainingAdapter(Adapter):
                     least = self._publisher.next_version
             except BaseException as error:
                 failed = error
-            # One rank may have begun a version that failed on another one before.
-            least = max(self._ranks.meet(least, failed))
-            self._send(self._publisher, channel_version(version, least))
+            told = self._ranks.meet((least, self._has_committed(version)), failed)
+            if not any(is_committed for _, is_committed in told):
+                # One rank may have begun a version that failed on another one before.
+                least = max(least for least, _ in told)
+                self._send(self._publisher, channel_version(version, least))
+            self._done = version
+
+    def _has_committed(self, version: int) -> bool:
+        """In this update, of which a step after the commit failed."""
+        committed = self._committed
+        return committed > self._before and committed // ATTEMPTS == version
 
     def _refuse_unconnected(self) -> None:
         if not self._is_connected:
@@ -217,6 +243,7 @@ class TrainingAdapter(Adapter):
             remove(self._pair.ring, force=True, missing_ok=True)
         self._pair = None
         self._is_connected = False
+        self._before, self._done = -1, None
 
 
 def _device_of(theirs: Any) -> Any:
