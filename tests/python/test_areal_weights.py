@@ -166,14 +166,14 @@ def test_shapes_that_differ_are_named(gateways: Any) -> None:
 
 
 @pytest.mark.parametrize("parallel", ["pp_size", "ep_size"])
-def test_ranks_without_a_whole_model_are_refused(parallel: str) -> None:
-    adapter = TrainingAdapter(Adapter(**{parallel: 2}), Settings())
+@pytest.mark.parametrize("kind", [TrainingAdapter, InferenceAdapter])
+def test_ranks_with_stages_or_experts_alone_are_refused(kind: Any, parallel: str) -> None:
+    adapter = kind(Adapter(**{parallel: 2}), Settings())
     told = {"pair_name": "x", "infer_world_size": 1, "train_world_size": 1, "master_port": 1}
     with pytest.raises(rr.UnsupportedError, match=f"{parallel} is 2"):
         adapter.init_colocate_weight_update(transfer_rank=1, **told)
-    for one in (adapter, InferenceAdapter(Adapter(), Settings())):
-        with pytest.raises(rr.UnsupportedError, match="colocate=True"):
-            one.execute_colocate_weight_update(1)
+    with pytest.raises(rr.UnsupportedError, match="colocate=True"):
+        adapter.execute_colocate_weight_update(1)
 
 
 def test_a_pair() -> None:

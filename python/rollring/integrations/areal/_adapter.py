@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from ...errors import UnsupportedError
 from ._memory import Turns
 from ._settings import Settings
 
@@ -18,6 +19,7 @@ class Adapter:
     """
 
     TAGS: tuple[str, ...] = ()  # of memory, where a call names none
+    RANK_HAS = ""  # what of the model colocated updates need
 
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         self._theirs = theirs
@@ -59,6 +61,20 @@ class Adapter:
         with self._lock:
             self._leave()
         self._theirs.teardown_weight_update_group()
+
+    def _refuse_parts(self) -> None:
+        """
+        Raises:
+            UnsupportedError: A rank has stages or experts of the model, and others have the rest.
+        """
+        parallel = self.parallelism_strategy
+        for what in ("pp_size", "ep_size"):
+            if parallel.get(what, 1) > 1:
+                raise UnsupportedError(
+                    f"colocated updates of rollring need {self.RANK_HAS}, and {what} is "
+                    f'{parallel[what]}: say {{"weights": "theirs"}}',
+                    "unsupported",
+                )
 
     def _leave(self) -> None:
         """Ends the colocated updates, with the lock."""

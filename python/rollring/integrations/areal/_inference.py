@@ -105,6 +105,9 @@ class InferenceAdapter(Adapter):
     """
 
     TAGS = ("weights", "kv_cache")
+    # Stages have the same number among tensor parallel ranks, and experts that a rank holds have
+    # the names of the first ones on each rank in AReaL's adapter.
+    RANK_HAS = "a part of each tensor on each rank of an engine"
 
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         super().__init__(theirs, settings)
@@ -126,11 +129,12 @@ class InferenceAdapter(Adapter):
         """Attach to the trainer's channel.
 
         Raises:
+            UnsupportedError: The engine has pipeline stages or expert parallelism.
             TimedOutError: The trainer did not open it in time.
         """
+        self._refuse_parts()
         pair = Pair.of(told)
-        parallel = self.parallelism_strategy
-        of_engine = int(parallel.get("world_size", 1))
+        of_engine = int(self.parallelism_strategy.get("world_size", 1))
         with self._lock:
             self._leave()
             # The gateway counts engines, and each of their ranks gets the same number.

@@ -62,6 +62,7 @@ class TrainingAdapter(Adapter):
     """
 
     TAGS = ("optimizer", "weights")
+    RANK_HAS = "the whole model on each rank of a trainer"
 
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         super().__init__(theirs, settings)
@@ -126,16 +127,6 @@ class TrainingAdapter(Adapter):
         except BaseException:
             self._leave()
             raise
-
-    def _refuse_parts(self) -> None:
-        parallel = self.parallelism_strategy
-        for what in ("pp_size", "ep_size"):
-            if parallel.get(what, 1) > 1:
-                raise UnsupportedError(
-                    f"colocated updates of rollring need the whole model on each rank, and "
-                    f'{what} is {parallel[what]}: say {{"weights": "theirs"}}',
-                    "unsupported",
-                )
 
     def _attach(self, pair: Pair, described: list[Any]) -> WeightPublisher:
         torch: Any = importlib.import_module("torch")
