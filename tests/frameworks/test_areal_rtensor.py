@@ -129,10 +129,10 @@ def test_results_go_to_the_controller_and_to_workers_without_http(
         rtensor.clear_fetch_buffer()
         assert same(rtensor.RTensor.localize(remote), expected(3))
         shards = rtensor.RTensor.collect_shards(remote)
-        before = backend._stores.open(f"areal-{experiment}-t").stats()["values"]
+        before = backend._stores._opened(f"areal-{experiment}-t", make=False).store.stats()["values"]
         for address, ids in shards.items():
             rtensor.run_async_task(rtensor.RTensor.clear_node, address, ids)
-        after = backend._stores.open(f"areal-{experiment}-t").stats()["values"]
+        after = backend._stores._opened(f"areal-{experiment}-t", make=False).store.stats()["values"]
         assert before - after == len(expected(3))
     finally:
         made.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import subprocess
 import sys
@@ -106,7 +107,7 @@ def test_a_process_that_puts_nothing_reads_and_clears(worker: Any) -> None:
         (found,) = other.fetch([Shard(shard_id)])
         assert np.array_equal(found, values()[0])
         asyncio.run(other.delete("127.0.0.1:1", [shard_id]))
-        assert worker.backend._stores.open(worker.name).stats()["values"] == 0
+        assert worker.backend._stores._opened(worker.name, make=False).store.stats()["values"] == 0
         with pytest.raises(rr.errors.NotStoredError):
             worker.backend.fetch([Shard(shard_id)])
         assert not areal.Settings().store_name() and "-" in other.store(values()[0])
@@ -152,16 +153,73 @@ def test_what_finds_no_room_goes_by_http(worker: Any, caplog: pytest.LogCaptureF
     assert worker.rtensor.kept == {}
 
 
-def test_a_store_that_was_removed_is_named(worker: Any) -> None:
-    place = _rtensor.Place(_rtensor.machine(), "areal-of-yesterday", 7)
+def test_a_store_that_is_gone_is_named_or_its_worker_asked(worker: Any) -> None:
+    place = str(_rtensor.Place(_rtensor.machine(), "areal-of-yesterday", "9", 7))
     with pytest.raises(rr.errors.NotStoredError, match="areal-of-yesterday"):
-        worker.backend.fetch([Shard(str(place))])
-    asyncio.run(worker.backend.delete("", [str(place)]))
+        worker.backend.fetch([Shard(place, node_addr="")])  # Ray names none
+    asyncio.run(worker.backend.delete("", [place]))
+    assert worker.backend.theirs.asked == []
+    own = worker.backend.theirs.store(values()[0])
+    worker.rtensor.kept[place] = values()[2]
+    worker.rtensor.fetch = worker.rtensor.kept.__getitem__  # as of a worker that has it
+    found = worker.backend.fetch([Shard(own), Shard(place)])
+    assert np.array_equal(found[0], values()[0]) and np.array_equal(found[1], values()[2])
+
+
+@pytest.mark.parametrize("unusable", [{"store": "x" * 200}, {"capacity": "900000GiB"}])
+def test_a_store_that_cannot_be_made_is_none(
+    settings: areal.Settings, unusable: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rtensor = make_rtensor()
+    given = dataclasses.replace(settings, **unusable)
+    backend = areal.RTensorBackend(given, Http(rtensor))
+    ids = [backend.store(value) for value in values()]
+    assert list(rtensor.kept) == ids
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(backend.fetch([Shard(one) for one in ids]), values(), strict=True)
+    )
+    assert caplog.text.count("go by AReaL's HTTP") == 1
+    backend.close()
+
+
+def test_a_store_that_was_removed_is_made_again(worker: Any) -> None:
+    before = worker.backend.store(values()[0])
+    rr.extras.Store.remove(worker.name, force=True)
+    shard_id = worker.backend.store(values()[2])
+    (found,) = worker.backend.fetch([Shard(shard_id)])
+    assert np.array_equal(found, values()[2]) and worker.rtensor.kept == {}
+    with pytest.raises(KeyError):  # the worker itself is asked, and has it no more
+        worker.backend.fetch([Shard(before)])
+
+
+def test_values_that_are_cleared_later_end_no_step(
+    worker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shard_id = worker.backend.store(values()[0])
+
+    def late(*_given: object, **_options: object) -> None:
+        raise rr.TimedOutError("no process cleared the values in time", "timed_out")
+
+    caplog.set_level("INFO", "rollring")
+    with monkeypatch.context() as patch:
+        patch.setattr(rr.extras.Store, "clear", late)
+        asyncio.run(worker.backend.delete("127.0.0.1:1", [shard_id]))
+    assert "clears its values later" in caplog.text
+
+
+def test_containers_of_one_machine_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their memory: those on the host's network have its name."""
+    assert _rtensor.machine() == _rtensor.machine.__wrapped__()
+    other = SimpleNamespace(stat=lambda _path: SimpleNamespace(st_dev=77, st_ino=1))
+    monkeypatch.setattr(_rtensor, "os", other)
+    assert _rtensor.machine() != _rtensor.machine.__wrapped__()
+    assert _rtensor.Place.of(str(_rtensor.Place(_rtensor.machine(), "store", "9", 1))) is not None
 
 
 @pytest.mark.parametrize(
     "foreign",
-    [7, None, "rollring:x", "rollring:a:b:c", "7b8f9c4e-1f4e-4c55-9d0c-3f6f4f0a2f11"],
+    [7, None, "rollring:x", "rollring:a:b:c:d", "7b8f9c4e-1f4e-4c55-9d0c-3f6f4f0a2f11"],
 )
 def test_ids_that_are_not_ours(foreign: Any) -> None:
     assert _rtensor.Place.of(foreign) is None

@@ -7,25 +7,39 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import socket
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from ...errors import NotStoredError, RollringError, StoreFullError, TooLargeError, UnsupportedError
+from ...errors import (
+    ClosedError,
+    NotStoredError,
+    RollringError,
+    TimedOutError,
+    UnsupportedError,
+)
 from ...extras import Store
+from ...stat import stat_ring
 from ._settings import Settings
 
 _log = logging.getLogger("rollring")
 _MARK = "rollring"
 
+T = TypeVar("T")
+
 
 @functools.cache
 def machine() -> str:
-    """Tells this machine's memory from that of others with its name, and of its former boots."""
+    """Tells this machine's memory from that of others with its name, of its former boots, and of
+    containers that have its name and a /dev/shm of their own.
+    """
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return f"{socket.gethostname()}@{file.read().strip()[:8]}"
+        boot = file.read().strip()[:8]
+    memory = os.stat("/dev/shm")
+    return f"{socket.gethostname()}@{boot}.{memory.st_dev:x}.{memory.st_ino:x}"
 
 
 class Place(NamedTuple):
@@ -33,22 +47,39 @@ class Place(NamedTuple):
 
     machine: str
     store: str
+    ring: str  # tells the store from another one that was made under its name
     at: int
 
     def __str__(self) -> str:
-        return f"{_MARK}:{self.machine}:{self.store}:{self.at}"
+        return f"{_MARK}:{self.machine}:{self.store}:{self.ring}:{self.at}"
 
     @classmethod
     def of(cls, shard_id: Any) -> Place | None:
         """None: the ID is not ours."""
         parts = shard_id.split(":") if isinstance(shard_id, str) else []
-        if len(parts) != 4 or parts[0] != _MARK or not parts[3].isdigit():
+        if len(parts) != 5 or parts[0] != _MARK or not parts[4].isdigit():
             return None
-        return cls(parts[1], parts[2], int(parts[3]))
+        return cls(parts[1], parts[2], parts[3], int(parts[4]))
 
     @property
     def is_here(self) -> bool:
         return self.machine == machine()
+
+
+class Opened(NamedTuple):
+    """A store, and the ring that it stands on."""
+
+    store: Store
+    ring: str
+
+    def of(self, ring: str) -> Store:
+        """
+        Raises:
+            ClosedError: It is another one of that name.
+        """
+        if ring != self.ring:
+            raise ClosedError(f"the store {self.store.name} was made again", "closed")
+        return self.store
 
 
 class Stores:
@@ -57,50 +88,74 @@ class Stores:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.name = settings.store_name()
-        self._open: dict[str, Store] = {}
+        self._open: dict[str, Opened] = {}
         self._lock = threading.Lock()
 
-    def open(self, name: str) -> Store:
-        """
-        Raises:
-            NotStoredError: There is no such store any more.
-        """
+    def _opened(self, name: str, make: bool) -> Opened:
         with self._lock:
             if name not in self._open:
-                try:
-                    self._open[name] = Store(
-                        name,
-                        capacity=self._settings.capacity,
-                        lanes=self._settings.lanes,
-                        make=name == self.name,
-                        process="AReaL",
-                        timeout=0.5,
-                    )
-                except RollringError as error:
-                    raise NotStoredError(
-                        f"store '{name}' of AReaL: {error}", "not_stored"
-                    ) from error
+                store = Store(
+                    name,
+                    capacity=self._settings.capacity,
+                    lanes=self._settings.lanes,
+                    make=make,
+                    process="AReaL",
+                    timeout=0.5,
+                )
+                self._open[name] = Opened(store, str(stat_ring(name)["ring_id"]))
             return self._open[name]
 
+    def _use(self, name: str, call: Callable[[Opened], T], make: bool = False) -> T:
+        """Of an open store; of one that was removed meanwhile, once it is opened again."""
+        opened = self._opened(name, make)
+        try:
+            return call(opened)
+        except ClosedError:
+            with self._lock:
+                if self._open.get(name) is opened:
+                    del self._open[name]
+            return call(self._opened(name, make))
+
+    def put(self, tensor: Any) -> Place:
+        """Into this process's own.
+
+        Raises:
+            RollringError: There is no store to be had, or no room in it.
+            TypeError: It takes no such value.
+        """
+
+        def put(to: Opened) -> Place:
+            # It waits for no room: AReaL clears a batch once a step has ended.
+            at = to.store.put(tensor, timeout=0.0)
+            return Place(machine(), self.name, to.ring, at)
+
+        return self._use(self.name, put, make=True)
+
     def get_all(self, places: Sequence[Place]) -> list[Any]:
-        """Of this machine, in their order."""
-        found: dict[int, Any] = {}
-        for name in {place.store for place in places}:
-            numbers = [i for i, place in enumerate(places) if place.store == name]
-            values = self.open(name).get_all([places[i].at for i in numbers])
-            found.update(zip(numbers, values, strict=True))
-        return [found[i] for i in range(len(places))]
+        """Of one store.
+
+        Raises:
+            NotStoredError: One was cleared.
+            RollringError: There is no such store any more, or none that can be opened.
+        """
+        at = [place.at for place in places]
+        return self._use(places[0].store, lambda found: found.of(places[0].ring).get_all(at))
 
     def clear(self, places: Sequence[Place]) -> None:
-        for name in {place.store for place in places}:
-            with contextlib.suppress(NotStoredError):  # the store went, and its values with it
-                self.open(name).clear([place.at for place in places if place.store == name])
+        """Of one store."""
+        at = [place.at for place in places]
+        try:
+            self._use(places[0].store, lambda found: found.of(places[0].ring).clear(at))
+        except TimedOutError as error:
+            _log.info("%s clears its values later: %s", places[0].store, error)
+        except RollringError as error:
+            _log.info("%s went, and its values with it: %s", places[0].store, error)
 
     def close(self) -> None:
         """Close them all. The last process of the machine to do so removes the store."""
         with self._lock:
-            for store in self._open.values():
-                store.close()
+            for opened in self._open.values():
+                opened.store.close()
             self._open.clear()
         if self.name:
             with contextlib.suppress(RollringError):
@@ -121,7 +176,7 @@ class RTensorBackend:
     def __init__(self, settings: Settings | None = None, theirs: Any = None) -> None:
         self._stores = Stores(settings or Settings.of_environment())
         self._theirs = theirs
-        self._warned = False
+        self._warned: set[type] = set()
         atexit.register(_close, weakref.ref(self))
 
     @property
@@ -138,25 +193,40 @@ class RTensorBackend:
         if not name:
             return self.theirs.store(tensor)
         try:
-            # It waits for no room: AReaL clears a batch once a step has ended.
-            at = self._stores.open(name).put(tensor, timeout=0.0)
-        except (StoreFullError, TooLargeError, TypeError) as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("tensors that the store does not take go by AReaL's HTTP: %s", error)
+            return str(self._stores.put(tensor))
+        except (RollringError, TypeError) as error:
+            self._warn(error, "tensors that the store does not take go by AReaL's HTTP")
             return self.theirs.store(tensor)
-        return str(Place(machine(), name, at))
+
+    def _warn(self, error: BaseException, what: str) -> None:
+        """Once for each kind of error."""
+        if type(error) not in self._warned:
+            self._warned.add(type(error))
+            _log.warning("%s: %s", what, error)
 
     def fetch(self, shards: list[Any]) -> list[Any]:
         """The tensors of shards, in their order.
 
         Raises:
-            NotStoredError: One was cleared.
+            NotStoredError: One was cleared, or its store is gone and Ray names no worker.
             UnsupportedError: One lies on another machine, and its worker has no address (Ray).
         """
         places = [Place.of(shard.shard_id) for shard in shards]
-        here = [i for i, place in enumerate(places) if place is not None and place.is_here]
-        rest = [i for i in range(len(shards)) if i not in set(here)]
+        found: dict[int, Any] = {}
+        for mine in _by_store(places):
+            here = [place for i in mine if (place := places[i]) is not None]
+            try:
+                values = self._stores.get_all(here)
+            except NotStoredError:
+                raise
+            except RollringError as error:
+                if not all(shards[i].node_addr for i in mine):
+                    text = f"store '{here[0].store}' of AReaL: {error}"
+                    raise NotStoredError(text, "not_stored") from error
+                self._warn(error, "tensors of a store that is gone are asked for by AReaL's HTTP")
+                continue
+            found.update(zip(mine, values, strict=True))
+        rest = [i for i in range(len(shards)) if i not in found]
         for i in rest:
             if places[i] is not None and not shards[i].node_addr:
                 raise UnsupportedError(
@@ -164,10 +234,6 @@ class RTensorBackend:
                     'worker to ask for it: say {"rollouts": "theirs"}',
                     "unsupported",
                 )
-        found: dict[int, Any] = {}
-        if here:
-            mine = self._stores.get_all([place for i in here if (place := places[i])])
-            found.update(zip(here, mine, strict=True))
         if rest:
             theirs = self.theirs.fetch([shards[i] for i in rest])
             found.update(zip(rest, theirs, strict=True))
@@ -175,17 +241,15 @@ class RTensorBackend:
 
     async def delete(self, node_addr: str, shard_ids: list[Any]) -> None:
         """Clear tensors: those of other machines through the worker that put them."""
-        here, rest = [], []
-        for shard_id in shard_ids:
-            place = Place.of(shard_id)
-            if place is not None and place.is_here:
-                here.append(place)
-            else:
-                rest.append(shard_id)
-        if here:
+        places = [Place.of(shard_id) for shard_id in shard_ids]
+        rest = dict(enumerate(shard_ids))
+        for mine in _by_store(places):
+            here = [place for i in mine if (place := places[i]) is not None]
             await asyncio.to_thread(self._stores.clear, here)
+            for i in mine:
+                del rest[i]
         if rest:
-            await self.theirs.delete(node_addr, rest)
+            await self.theirs.delete(node_addr, list(rest.values()))
 
     def close(self) -> None:
         """Leave the store. The last process of the machine removes it."""
@@ -204,7 +268,7 @@ class RTensorBackend:
                 return fetch(shard_id)
             try:
                 return self._stores.get_all([place])[0]
-            except NotStoredError as error:
+            except RollringError as error:
                 raise KeyError(str(error)) from error
 
         def remove_ours(shard_id: str) -> int:
@@ -216,6 +280,15 @@ class RTensorBackend:
             return 1
 
         rtensor.fetch, rtensor.remove = fetch_ours, remove_ours
+
+
+def _by_store(places: Sequence[Place | None]) -> list[list[int]]:
+    """Which of them lie on this machine, in one list for each store."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for i, place in enumerate(places):
+        if place is not None and place.is_here:
+            found.setdefault((place.store, place.ring), []).append(i)
+    return list(found.values())
 
 
 def _close(backend: weakref.ref[RTensorBackend]) -> None:
