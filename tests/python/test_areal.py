@@ -110,7 +110,8 @@ def test_a_process_that_puts_nothing_reads_and_clears(worker: Any) -> None:
         assert worker.backend._stores._opened(worker.name, make=False).store.stats()["values"] == 0
         with pytest.raises(rr.errors.NotStoredError):
             worker.backend.fetch([Shard(shard_id)])
-        assert not areal.Settings().store_name() and "-" in other.store(values()[0])
+        assert not areal.Settings().store_name()
+        assert "-" in other.store(values()[0])
     finally:
         other.close()
 
@@ -191,6 +192,24 @@ def test_a_store_that_was_removed_is_made_again(worker: Any) -> None:
     assert np.array_equal(found, values()[2]) and worker.rtensor.kept == {}
     with pytest.raises(KeyError):  # the worker itself is asked, and has it no more
         worker.backend.fetch([Shard(before)])
+
+
+def test_what_a_killed_run_left_is_cleared(settings: areal.Settings) -> None:
+    kept = rr.extras.Store(settings.store, capacity="16MiB", lanes=2)
+    first = kept.put(values()[0])
+    before = _rtensor.Stores(settings)
+    at = before.put(values()[0])
+    assert kept.get_all([first, at.at])[1].shape == (2, 3)  # some process has it open: it stays
+    kept.close()
+    for opened in before._open.values():
+        opened.store.close()  # as at the end of a process that is killed
+    after = _rtensor.Stores(settings)
+    after.put(values()[2])
+    with rr.extras.Store(settings.store, make=False) as store:
+        assert store.stats()["values"] == 1 and store.stats()["lanes"] == settings.lanes
+    with pytest.raises(rr.ClosedError, match="made again"):
+        after.get_all([at])
+    after.close()
 
 
 def test_values_that_are_cleared_later_end_no_step(

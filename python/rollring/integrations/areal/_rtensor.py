@@ -94,6 +94,11 @@ class Stores:
     def _opened(self, name: str, make: bool) -> Opened:
         with self._lock:
             if name not in self._open:
+                if make:
+                    # Of a run that was killed: its tensors belong to nobody, and AReaL begins a run
+                    # again under its name. One that some process has open stays.
+                    with contextlib.suppress(RollringError):
+                        Store.remove(name)
                 store = Store(
                     name,
                     capacity=self._settings.capacity,
@@ -176,7 +181,7 @@ class RTensorBackend:
     def __init__(self, settings: Settings | None = None, theirs: Any = None) -> None:
         self._stores = Stores(settings or Settings.of_environment())
         self._theirs = theirs
-        self._warned: set[type] = set()
+        self._said: set[type] = set()
         atexit.register(_close, weakref.ref(self))
 
     @property
@@ -189,20 +194,19 @@ class RTensorBackend:
 
     def store(self, tensor: Any) -> str:
         """Put a tensor into the store; returns its shard ID."""
-        name = self._stores.name
-        if not name:
+        if not self._stores.name:
             return self.theirs.store(tensor)
         try:
             return str(self._stores.put(tensor))
         except (RollringError, TypeError) as error:
-            self._warn(error, "tensors that the store does not take go by AReaL's HTTP")
+            self._say_once("tensors that the store does not take go by AReaL's HTTP", error)
             return self.theirs.store(tensor)
 
-    def _warn(self, error: BaseException, what: str) -> None:
-        """Once for each kind of error."""
-        if type(error) not in self._warned:
-            self._warned.add(type(error))
-            _log.warning("%s: %s", what, error)
+    def _say_once(self, what: str, error: BaseException | None = None) -> None:
+        """For each kind of error."""
+        if type(error) not in self._said:
+            self._said.add(type(error))
+            _log.warning("%s", what if error is None else f"{what}: {error}")
 
     def fetch(self, shards: list[Any]) -> list[Any]:
         """The tensors of shards, in their order.
@@ -223,7 +227,7 @@ class RTensorBackend:
                 if not all(shards[i].node_addr for i in mine):
                     text = f"store '{here[0].store}' of AReaL: {error}"
                     raise NotStoredError(text, "not_stored") from error
-                self._warn(error, "tensors of a store that is gone are asked for by AReaL's HTTP")
+                self._say_once("tensors of a store that is gone come by AReaL's HTTP", error)
                 continue
             found.update(zip(mine, values, strict=True))
         rest = [i for i in range(len(shards)) if i not in found]
