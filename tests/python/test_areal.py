@@ -99,7 +99,9 @@ def test_tensors_come_from_the_store_and_none_by_http(worker: Any) -> None:
     assert worker.backend.fetch([]) == []
 
 
-def test_a_process_that_puts_nothing_reads_and_clears(worker: Any) -> None:
+def test_a_process_that_puts_nothing_reads_and_clears(
+    worker: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """A controller, whose command line names no experiment."""
     shard_id = worker.backend.store(values()[0])
     other = areal.RTensorBackend(areal.Settings(), Http(make_rtensor()))
@@ -111,7 +113,8 @@ def test_a_process_that_puts_nothing_reads_and_clears(worker: Any) -> None:
         with pytest.raises(rr.errors.NotStoredError):
             worker.backend.fetch([Shard(shard_id)])
         assert not areal.Settings().store_name()
-        assert "-" in other.store(values()[0])
+        assert all("-" in other.store(value) for value in values())
+        assert caplog.text.count("has no --experiment-name") == 1
     finally:
         other.close()
 

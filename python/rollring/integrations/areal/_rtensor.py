@@ -195,6 +195,10 @@ class RTensorBackend:
     def store(self, tensor: Any) -> str:
         """Put a tensor into the store; returns its shard ID."""
         if not self._stores.name:
+            self._say_once(
+                "this process has no --experiment-name and --trial-name, so its tensors "
+                "go by AReaL's HTTP: name the store in ROLLRING_AREAL"
+            )
             return self.theirs.store(tensor)
         try:
             return str(self._stores.put(tensor))
