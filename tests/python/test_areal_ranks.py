@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
 import rollring as rr
 from areal_stand_ins import Adapter, gateways_of_test, serves
-from rollring.integrations.areal import _training
+from rollring.integrations.areal import _channel, _ends, _training
 
 
 @pytest.fixture
@@ -80,8 +81,39 @@ def test_no_rank_opens_a_ring_before_the_old_one_is_gone(
         calls.append("create")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_training, "remove", lambda *_given, **_options: calls.append("remove"))
+    monkeypatch.setattr(_channel.Pair, "remove_old", lambda _pair: calls.append("remove"))
     monkeypatch.setattr(_training, "create", create)
     gateway = gateways([Adapter()], [Adapter()], ranks=2, connected=False)
     assert all(isinstance(one, KeyboardInterrupt) for one in gateway.connect([FIRST, SECOND]))
     assert calls[:3] == ["remove", "create", "create"]
+
+
+def rings_of(gateway: Any) -> list[str]:
+    pair = gateway.told["pair_name"].replace(" ", "-")
+    return [ring for ring in rr.rings() if ring.startswith(f"areal-{pair}")]
+
+
+def test_rings_of_trainers_that_were_killed_go(gateways: Any) -> None:
+    """AReaL's gateway takes another port for each connect."""
+    gateway = gateways([Adapter()], connected=False)
+    pair = gateway.told["pair_name"].replace(" ", "-")
+    killed, other, living = (f"areal-{pair}-{end}" for end in ("17", "b-18", "19"))
+    for ring in (killed, other, living):
+        rr.create(ring, lanes=1, lane_bytes="1MiB")
+    with rr.WeightPublisher(living, {"one": np.zeros(4)}):
+        assert gateway.connect() == [None] * 2
+        mine = gateway.training._pair.ring
+        assert sorted(rings_of(gateway)) == sorted([other, living, mine])
+    rr.remove(living)
+    rr.remove(other)
+
+
+def test_a_trainer_that_ends_leaves_no_ring(gateways: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of AReaL posts its route for a teardown."""
+    at_exit: list[Any] = []
+    monkeypatch.setattr(_ends.atexit, "register", lambda *given: at_exit.append(given))
+    gateway = gateways([Adapter()])
+    assert len(rings_of(gateway)) == 1
+    for call, *given in at_exit:
+        call(*given)
+    assert rings_of(gateway) == []

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from ...errors import UnsupportedError
+from ._ends import close_at_exit
 from ._memory import Turns
 from ._settings import Settings
 
@@ -26,6 +27,7 @@ class Adapter:
         self._settings = settings or Settings.of_environment()
         self._turns = Turns(theirs, self.TAGS)
         self._lock = threading.Lock()
+        close_at_exit(self)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_theirs":  # while it is made
@@ -61,6 +63,16 @@ class Adapter:
         with self._lock:
             self._leave()
         self._theirs.teardown_weight_update_group()
+
+    def close(self) -> None:
+        """End the colocated updates, at the end of the process: an update that is under way then
+        is given up with it.
+        """
+        if self._lock.acquire(timeout=1.0):
+            try:
+                self._leave()
+            finally:
+                self._lock.release()
 
     def _refuse_parts(self) -> None:
         """

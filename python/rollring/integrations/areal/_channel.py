@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
-from ...errors import StaleVersionError
+from ... import remove, rings
+from ...errors import RollringError, StaleVersionError
+from ...stat import stat_weights
 from ._settings import as_name
 
 # A version of AReaL's may be sent again: its gateway does so after a failure, and a caller may give
@@ -30,6 +33,21 @@ class Pair(NamedTuple):
         # The gateway chooses a port for each connect, by which one differs from the next.
         ring = as_name("areal", told["pair_name"], told["master_port"])
         return cls(ring, engines, ranks if ranks == engines else 1)
+
+    def remove_old(self) -> None:
+        """The rings of trainers that were killed: of this connect, and of this pair's before it."""
+        remove(self.ring, force=True, missing_ok=True)
+        before = re.compile(re.escape(self.ring.rpartition("-")[0]) + r"-\d+")
+        for ring in rings():
+            if before.fullmatch(ring) and not _has_publisher(ring):
+                remove(ring, force=True, missing_ok=True)
+
+
+def _has_publisher(ring: str) -> bool:
+    try:
+        return bool(stat_weights(ring))
+    except RollringError:
+        return False
 
 
 def channel_version(version: int, least: int) -> int:

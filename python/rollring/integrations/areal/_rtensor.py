@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import functools
 import logging
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +21,7 @@ from ...errors import (
 )
 from ...extras import Store
 from ...stat import stat_ring
+from ._ends import close_at_exit
 from ._settings import Settings
 
 _log = logging.getLogger("rollring")
@@ -182,7 +181,7 @@ class RTensorBackend:
         self._stores = Stores(settings or Settings.of_environment())
         self._theirs = theirs
         self._said: set[type] = set()
-        atexit.register(_close, weakref.ref(self))
+        close_at_exit(self)
 
     @property
     def theirs(self) -> Any:
@@ -297,9 +296,3 @@ def _by_store(places: Sequence[Place | None]) -> list[list[int]]:
         if place is not None and place.is_here:
             found.setdefault((place.store, place.ring), []).append(i)
     return list(found.values())
-
-
-def _close(backend: weakref.ref[RTensorBackend]) -> None:
-    made = backend()
-    if made is not None:
-        made.close()

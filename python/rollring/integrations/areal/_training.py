@@ -113,8 +113,8 @@ class TrainingAdapter(Adapter):
             self._refuse_parts()
             with self._turns.resident("weights"):
                 described.extend(self._weights.described())  # by all ranks: Megatron's gathers
-            if self._rank == 0:  # of a trainer that was killed
-                remove(pair.ring, force=True, missing_ok=True)
+            if self._rank == 0:
+                pair.remove_old()
 
         def attach() -> None:
             if self._rank < pair.publishers:
