@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import rollring as rr
+from rollring.adapters import to_bytes
 from rollring.integrations import areal
 from rollring.integrations.areal import _later, _rtensor, _settings
 
@@ -245,6 +246,12 @@ def test_containers_of_one_machine_are_told_apart(monkeypatch: pytest.MonkeyPatc
 )
 def test_ids_that_are_not_ours(foreign: Any) -> None:
     assert _rtensor.Place.of(foreign) is None
+
+
+def test_the_experts_of_a_long_sequence_fit_into_a_lane() -> None:
+    """`routed_experts` of AReaL: int32, for each token, layer and chosen expert."""
+    given = areal.Settings()
+    assert to_bytes(given.capacity) // given.lanes > 131_072 * 61 * 8 * 4 + (1 << 20)
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:

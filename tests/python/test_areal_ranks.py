@@ -115,5 +115,6 @@ def test_a_trainer_that_ends_leaves_no_ring(gateways: Any, monkeypatch: pytest.M
     gateway = gateways([Adapter()])
     assert len(rings_of(gateway)) == 1
     for call, *given in at_exit:
-        call(*given)
+        if call is _ends._close:
+            call(*given)
     assert rings_of(gateway) == []

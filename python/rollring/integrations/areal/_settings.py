@@ -22,19 +22,22 @@ class Settings:
     Attributes:
         store: Its name. Default: of the experiment and the trial that the worker is started for.
         capacity: The most bytes that it holds.
-        lanes: Pieces that the capacity comes in; no tensor is larger.
+        lanes: Pieces that the capacity comes in; each process that puts has one or more, and no
+            tensor is larger. By default one is 256 MiB: the experts that 61 layers chose for 131,072
+            tokens are 244 MiB (`routed_experts`).
         rollouts: "theirs": by AReaL's own HTTP.
         weights: "theirs": colocated updates by AReaL's own CUDA IPC.
         staging: "out_of_place": an engine keeps a version beside its weights until the version is
             committed, so that one which fails leaves the old one served. "in_place": it needs no
             memory beside.
         publish_as: The dtype in which float32 goes out; "": as it is.
-        deadline_s: Seconds to wait for the other side, at each step.
+        deadline_s: Seconds to wait for the other side, in a connect and in a version. Ranks of a
+            trainer wait three times as long for each other.
     """
 
     store: str = ""
     capacity: str = "8GiB"
-    lanes: int = 64
+    lanes: int = 32
     rollouts: str = "store"
     weights: str = "channel"
     staging: str = "out_of_place"
