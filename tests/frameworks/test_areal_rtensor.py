@@ -129,10 +129,11 @@ def test_results_go_to_the_controller_and_to_workers_without_http(
         rtensor.clear_fetch_buffer()
         assert same(rtensor.RTensor.localize(remote), expected(3))
         shards = rtensor.RTensor.collect_shards(remote)
-        before = backend._stores._opened(f"areal-{experiment}-t", make=False).store.stats()["values"]
+        store = backend._stores._opened(f"areal-{experiment}-t", make=False).store
+        before = store.stats()["values"]
         for address, ids in shards.items():
             rtensor.run_async_task(rtensor.RTensor.clear_node, address, ids)
-        after = backend._stores._opened(f"areal-{experiment}-t", make=False).store.stats()["values"]
+        after = store.stats()["values"]
         assert before - after == len(expected(3))
     finally:
         made.end()

@@ -1,4 +1,4 @@
-"""AReaL's adapters for its tests, as stand-ins with their members; its gateway's calls are threads."""
+"""Stand-ins with the members of AReaL's adapters, and its gateway, whose calls are threads."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ class Gateway:
         self.training = self.ranks[0]
         meeting = Meeting(ranks)
         for rank, one in enumerate(self.ranks):
-            one._ranks._gather = functools.partial(meeting.gather, rank)  # type: ignore[method-assign]
+            ranks_of: Any = one._ranks
+            ranks_of._gather = functools.partial(meeting.gather, rank)
         self.engines = [one for ranks in engines for one in ranks]
         self.inference = [InferenceAdapter(one, settings) for one in self.engines]
         numbers = [number for number, ranks in enumerate(engines) for _ in ranks]

@@ -23,8 +23,8 @@ class Settings:
         store: Its name. Default: of the experiment and the trial that the worker is started for.
         capacity: The most bytes that it holds.
         lanes: Pieces that the capacity comes in; each process that puts has one or more, and no
-            tensor is larger. By default one is 256 MiB: the experts that 61 layers chose for 131,072
-            tokens are 244 MiB (`routed_experts`).
+            tensor is larger. By default one is 256 MiB: the experts that 61 layers chose for
+            131,072 tokens are 244 MiB (`routed_experts`).
         rollouts: "theirs": by AReaL's own HTTP.
         weights: "theirs": colocated updates by AReaL's own CUDA IPC.
         staging: "out_of_place": an engine keeps a version beside its weights until the version is
