@@ -1,4 +1,4 @@
-// Room in the lane: waiting for it, and not running too far ahead of a consumer that keeps reading.
+// Room in the lane: waiting for it, and pacing a producer that is far ahead of a reading consumer.
 
 #include <fmt/format.h>
 
@@ -31,7 +31,8 @@ Push Producer::Impl::too_large(std::uint64_t bytes, std::uint64_t tokens, std::u
 
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
     if (pacer.due(writer->position())) pace(deadline);
-    // The word lies in the consumer's line, which costs a miss: not with every record.
+    // The word is in a cache line that the consumer writes, so reading it costs a miss: only every
+    // few records.
     if (stats.records % quarantine_look_records == 0 && check_quarantine() != Push::ok) {
         return Push::closed;
     }
@@ -51,7 +52,7 @@ Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
 Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
     wish(bytes, 0);
     show();
-    ring_bell(map.consumer_bell());  // reserve() has shown what was pending, skips too
+    ring_bell(map.consumer_bell());  // reserve() has shown pending records and skips
     stats.waits++;
     poke(owner().waits, peek(owner().waits) + 1);
     Bell& bell = map.lane_bell(lane);
@@ -60,7 +61,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
         if (check_ring() != Push::ok) return Push::closed;
         Reserve found = spin_for_room(bytes);
         if (found == Reserve::full) {
-            ring_bell(map.consumer_bell());  // it may have shown a skip
+            ring_bell(map.consumer_bell());  // reserve() may have shown a skip
             const std::uint32_t seen = core.prepare();
             found = writer->reserve(bytes);
             FAULT_POINT("room.before_sleep");
@@ -72,7 +73,7 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
             return refuse(Push::closed, "the consumer's position in this lane is impossible");
         }
     }
-    // A process that was stopped meanwhile finds its deadline passed, and room all the same.
+    // After a stop (SIGSTOP) the deadline may have passed although there is room.
     if (writer->reserve(bytes) == Reserve::ok) return Push::ok;
     return refuse(Push::timed_out,
                   fmt::format("no room for {} in lane {} of {} ({} of {} unreleased): {}",
@@ -83,9 +84,10 @@ Push Producer::Impl::wait_for_room(std::uint64_t bytes, Deadline deadline) {
                                                    : "no consumer is attached"));
 }
 
-// Until a part of the lane has come free, not just enough for one record: a producer that takes
-// each record's room as it comes reads the head as often as the consumer writes it, and both wait
-// for that cache line with every record, at half the speed, for as long as the lane stays full.
+// Spins until a part of the lane is free, not just the room for one record. A producer that takes
+// the room of each record as soon as it is free reads the head as often as the consumer writes it.
+// Both then wait for that cache line with every record, and run at half speed as long as the lane
+// stays full.
 Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
     const std::int64_t until = monotonic_ns() + options.spin.count();
     const ReaderEntry& reader = map.entry(lane);

@@ -1,4 +1,4 @@
-// Which lane a new producer gets, and why there is none for it.
+// The choice of a new producer's lane, and the reason if there is none.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@
 namespace rollring {
 namespace {
 
-// Of a lane that is kept: a word that nobody writes there by accident.
+// The check word of a kept lane: a value that no process writes there by accident.
 std::uint64_t keep_check(std::uint64_t ring, std::uint32_t lane, std::uint64_t kept_for) {
     constexpr std::uint64_t odd = 0x9e3779b97f4a7c15;
     return (kept_for ^ ring) * odd + lane;
@@ -22,14 +22,14 @@ std::uint64_t keeper_of(const std::string& words) {
     return words.empty() ? 0 : GroupKey::of(words, 0).low | 1;
 }
 
-// For whom the words of the lane keep it; 0: for nobody.
+// The hash by which the words of the lane keep it; 0: they keep it for no producer.
 std::uint64_t kept_words(const LaneOwner& owner, std::uint64_t ring, std::uint32_t lane) {
     const std::uint64_t found = peek(owner.kept_for);
     return found != 0 && peek(owner.kept_check) == keep_check(ring, lane, found) ? found : 0;
 }
 
-// For whom the lane is kept; 0: it is anybody's. A producer that has closed keeps none: its words
-// may still be there if it died right behind that.
+// The hash that a producer needs to take the lane; 0: any producer may. A producer that has closed
+// keeps no lane; if it died right after that, its words may still be there.
 std::uint64_t keeper(const RingMap& map, std::uint32_t lane) {
     const LaneOwner& owner = map.owner(lane);
     if (observe(owner.state) == static_cast<std::uint32_t>(OwnerState::closed)) return 0;
@@ -73,9 +73,8 @@ struct Taken {
     LifeLock life;
 };
 
-// Takes the first lane that nobody holds, that is kept for nobody else, and whose last producer has
-// been drained.
-// `empty`: only one that holds no records of predecessors either, for there is more room in it.
+// Takes the first free lane that is kept by the hash `wanted` (0: not kept) and whose last producer
+// has been drained. `empty`: only a lane without records of predecessors, because it has more room.
 Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t wanted, bool empty) {
     for (std::uint32_t lane = 0; lane < map.geometry().lane_count; lane++) {
         if (keeper(map, lane) != wanted) continue;
@@ -84,7 +83,8 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t wanted,
         if (empty && observe(entry.cursor) != observe(entry.restart_at)) continue;
         auto lock = LifeLock::take(map.segment().fd(), LifeByte::lane(lane));
         if (!lock) return std::unexpected(lock.error());
-        // Look again under the lock: another producer may have come and gone.
+        // Check again under the lock: another producer may have taken and closed the lane
+        // meanwhile.
         if (lock->has_value() && map.lane_is_idle(lane) && keeper(map, lane) == wanted) {
             return Taken{lane, std::move(**lock)};
         }
@@ -94,8 +94,9 @@ Result<std::optional<Taken>> take_lane(const RingMap& map, std::uint64_t wanted,
 
 }  // namespace
 
-// A lane that a predecessor kept for the same words stays as it is: a death between two stores must
-// not give it to a stranger. A producer that keeps it anew has sent nothing yet.
+// Words of a predecessor that already keep the lane by this hash stay as they are: a death between
+// two stores must not give the lane to another producer. A producer that keeps it anew has sent
+// nothing yet.
 void Producer::Impl::keep_lane(std::uint64_t kept_for) {
     LaneOwner& own = owner();
     if (kept_words(own, map.ring_id(), lane) == kept_for) return;
@@ -109,7 +110,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
     auto map = RingMap::attach_for(options.purpose, ring, deadline);
     if (!map) return std::unexpected(map.error());
     for (;;) {
-        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
+        if (!map->segment().linked()) {  // removed during the wait: there may be a new one
             map = RingMap::attach_for(options.purpose, ring, deadline);
             if (!map) return std::unexpected(map.error());
         }
@@ -122,7 +123,7 @@ Result<Producer> Producer::open(std::string_view ring, const ProducerOptions& op
             if (deadline.passed()) {
                 return std::unexpected(no_lane(*map));
             }
-            // A dead producer's lane is ours as soon as the consumer has looked.
+            // The lane of a dead producer is free once the consumer has noticed the death.
             map->consumer_bell().lane_changes.fetch_add(1);
             ring_bell(map->consumer_bell());
             std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -6,10 +6,10 @@
 namespace rollring {
 namespace {
 
-constexpr std::uint64_t most_bytes_least = std::uint64_t{512} << 10;  // less is in cache anyhow
-constexpr std::int64_t wait_ns_max = 200'000;                         // at one time
-constexpr std::int64_t idle_ns = 60'000;  // if the consumer reads nothing: it may train
-constexpr int look_us = 4;                // it writes what we look at with every record
+constexpr std::uint64_t most_bytes_least = std::uint64_t{512} << 10;  // less is in cache anyway
+constexpr std::int64_t wait_ns_max = 200'000;                         // of one pause
+constexpr std::int64_t idle_ns = 60'000;  // without progress of the consumer, which may train
+constexpr int look_us = 4;                // between loads of the consumer's line
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Pacer::Pacer(const Geometry& geometry, const ReaderEntry& reader, bool may_spin)
       step_bytes_(most_bytes_ / 8),
       may_spin_(may_spin) {}
 
-// Below restart_at lies nothing of ours, nor anything that is read any more.
+// Below restart_at there are no records of ours, and none that are still read.
 std::uint64_t Pacer::read_position() const {
     return std::max(peek(reader_->delivered), peek(reader_->restart_at));
 }

@@ -1,11 +1,12 @@
 #pragma once
 // Keeps a producer from running too far ahead of a consumer that keeps reading.
 //
-// Where the consumer is far behind in reading, both sides work on memory that has left their
-// caches, the consumer is slower than it could be, and so it stays behind: a lane that was full
-// once stays full, at half the rate. Pacing gives a reading consumer time to catch up to within the
-// soft wrap. Records that it holds do not count, because waiting would not complete its batch.
-// While it does not read (it trains), the whole lane may fill, and it is asked less and less often.
+// If the consumer is far behind, both sides work on memory that has left their caches, so the
+// consumer is slower than it could be and stays behind: a lane that was full once stays full, at
+// half the rate. Pacing gives a reading consumer time to catch up to within the soft wrap, which
+// stays in cache. Records that it holds do not count, because waiting would not complete its batch.
+// While it does not read (it trains), the whole lane may fill, and the backlog is checked less and
+// less often.
 
 #include <cstdint>
 
@@ -17,12 +18,12 @@ namespace rollring {
 class Pacer {
   public:
     Pacer() = default;
-    // `may_spin`: whether there is a CPU to wait on.
+    // `may_spin`: there is a CPU to spin on.
     Pacer(const Geometry& geometry, const ReaderEntry& reader, bool may_spin);
 
-    // Cheap check per record: is it time to examine the backlog?
+    // Cheap test for each record: whether to check the backlog now.
     [[nodiscard]] bool due(std::uint64_t position) const { return position >= look_at_; }
-    // Whether to wait for the consumer. Show pending records first.
+    // Whether to wait for the consumer. The caller shows pending records before that.
     [[nodiscard]] bool behind(const NativeWriter& writer, Deadline deadline);
     void wait(const NativeWriter& writer, Deadline deadline);
 
@@ -32,9 +33,9 @@ class Pacer {
 
     const ReaderEntry* reader_ = nullptr;
     std::uint64_t lane_bytes_ = 0;
-    std::uint64_t most_bytes_ = 0;  // largest backlog without pacing
+    std::uint64_t most_bytes_ = 0;  // the largest backlog without pacing
     std::uint64_t step_bytes_ = 0;
-    std::uint64_t look_at_ = 0;  // position from which the backlog is looked at
+    std::uint64_t look_at_ = 0;  // the position from which the backlog is checked
     std::uint64_t gap_bytes_ = 0;
     bool may_spin_ = false;
 };

@@ -1,4 +1,4 @@
-// Places for groups: taken, given back, and passed on.
+// Places of groups: taken in advance, returned, and passed on.
 
 #include "producer_impl.hpp"
 #include "rollring/relay.hpp"

@@ -34,12 +34,12 @@ std::string_view name(Push push) {
 
 namespace {
 
-constexpr std::int64_t look_ns = 1'000'000'000;  // between looks at the name of the ring
-constexpr std::int64_t pause_ns = 5'000'000;     // between records, after which we look
-constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // of declared sizes: untrusted
-constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // the CPU prefetches longer runs itself
+constexpr std::int64_t look_ns = 1'000'000'000;  // between checks of the ring's name
+constexpr std::int64_t pause_ns = 5'000'000;     // between records, after which we check
+constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // declared sizes are untrusted
+constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU prefetches itself
 
-// The error text, with both sizes if a column has the wrong length or rank.
+// The error text, with both numbers if a column has the wrong length or rank.
 std::string problem_text(const Encoder& encoder, const Draft& draft, const Schema& schema) {
     const std::string_view blamed = encoder.problem_column();
     if (blamed.empty()) return std::string(encoder.problem());
@@ -65,7 +65,8 @@ std::string problem_text(const Encoder& encoder, const Draft& draft, const Schem
 void Producer::Impl::start() {
     LaneOwner& own = owner();
     const ReaderEntry& reader = map.entry(lane);
-    // Take position and epoch from the consumer's page: a previous producer wrote this one.
+    // Position and epoch come from the consumer's page: this page was written by a previous
+    // producer.
     store_release(own.tail, observe(reader.restart_at));
     last = {own.tail, lane, 0};
     const Geometry& geometry = map.geometry();
@@ -103,7 +104,7 @@ Push Producer::Impl::refuse_closed() {
     return refuse(Push::closed, "this producer was closed, or belongs to the parent of a fork");
 }
 
-// The consumer discards everything behind the damage: do not go on filling the lane.
+// The consumer discards everything behind the damage: stop filling the lane.
 Push Producer::Impl::check_quarantine() {
     if (observe(map.entry(lane).quarantine) == 0) return Push::ok;
     return refuse(Push::closed, "the consumer has quarantined this lane as damaged");
@@ -117,8 +118,9 @@ Push Producer::Impl::check_ring() {
                     map.segment().ring()));
 }
 
-// Checked with every record at almost no cost: the remover sets `removed` beside the policy
-// version. The name itself is checked about once a second, in case other software unlinked it.
+// Called with every record, so it must cost almost nothing: the remover of the ring sets `removed`
+// beside the policy version. The name itself is checked from time to time, in case other software
+// unlinked it.
 Push Producer::Impl::check_name() {
     const bool said = peek(map.policy().removed) != 0;
     if (!said && !look_due) [[likely]]
@@ -127,16 +129,18 @@ Push Producer::Impl::check_name() {
     return check_ring();
 }
 
-// Called after show(). `removed` and the tail are sequentially consistent: either the consumer sees
-// the new tail, or we see `removed` and refuse the record.
+// Called after show(). A consumer that has set `removed` reads the tails after that, and nothing
+// later. `removed` and the tail are sequentially consistent: either the consumer reads the new
+// record, or we see `removed` and refuse it here.
 Push Producer::Impl::check_shown() {
     if (map.policy().removed.load() == 0) [[likely]]
         return Push::ok;
     return check_ring();
 }
 
-// Shows our demand, so that the stash makes room and sees when all producers wait. After a
-// timeout it stays shown until the next call, because a caller that may not wait retries.
+// Shows our demand to the stash, which makes room for it, and which sees when all producers wait.
+// After a timeout the demand stays shown until the next call, because a caller that cannot wait
+// retries.
 void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     if (room_bytes + place_bytes == 0 && !wishes) return;
     wishes = room_bytes + place_bytes != 0;
@@ -144,8 +148,8 @@ void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
     store_release(owner().wants_place_bytes, place_bytes);
 }
 
-// Bytes of the longest record with its frame; 0: not known. The stash expects the group's other
-// members to be as long; they may be far longer than the first.
+// The bytes of the longest record with its frame; 0: unknown. The stash reads this word in the
+// lane, because the other members of a group may be far longer than the first.
 std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
     if (plan.record_bytes == 0) return 0;
     const std::uint64_t bytes =
@@ -156,7 +160,7 @@ std::uint64_t Producer::Impl::declare(const GroupPlan& plan) {
     return bytes;
 }
 
-// Sleeps until may_go(): the process that releases records rings every lane's bell.
+// Sleeps until may_go(): the process that releases records rings the bells of all lanes.
 template <class Ask>
 Push Producer::Impl::wait_for_place(Deadline deadline, Ask may_go) {
     show();  // pending records may complete groups
@@ -174,11 +178,11 @@ Push Producer::Impl::wait_for_place(Deadline deadline, Ask may_go) {
         core.cancel();
         if (go) return Push::ok;
     }
-    // After a stop (SIGSTOP) the deadline may have passed while a place is free.
+    // After a stop (SIGSTOP) the deadline may have passed although there is a place.
     return may_go() ? Push::ok : Push::timed_out;
 }
 
-// Waits until the ring may hold one record more.
+// Waits until the ring may hold one more record.
 Push Producer::Impl::place(Deadline deadline) {
     const auto take = [&] { return bound->take_place(stats.records, owner()); };
     if (take()) return Push::ok;
@@ -194,7 +198,7 @@ void Producer::Impl::give_place_back() {
     if (bound->give_back(stats.records, owner())) ring_all_lanes();
 }
 
-// Wakes the producers that wait for a place.
+// Wakes the producers that wait under the bound on records.
 void Producer::Impl::ring_all_lanes() {
     if (map.consumer_bell().openers.load() == 0) return;
     for (std::uint32_t each = 0; each < map.geometry().lane_count; each++) {
@@ -229,12 +233,12 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     if (!encoder.problem().empty()) {
         return refuse(Push::bad_record, problem_text(encoder, draft, map.schema()));
     }
-    // Otherwise readers would see bytes of an older record.
+    // Otherwise a reader would see bytes of an older record there.
     if (encoder.has_holes() && !filled_later) {
         return refuse(Push::bad_record, "a column has no data: only reserve() accepts that");
     }
     wish(0, 0);
-    // Refuse it before a place is taken for its group.
+    // Refuse it before its group takes a place, which would stay taken.
     const std::uint64_t bytes = line_bytes + encoder.bytes();
     if (bytes > map.geometry().lane_bytes) {
         return too_large(bytes, draft.n_tokens(), draft.meta.group_size);
@@ -250,7 +254,7 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     const Push got = room(bytes, deadline);
     if (got == Push::ok) wish(0, 0);
     if (got != Push::ok) return got;
-    // Last, so that no failure wastes a place.
+    // Last, so that no failure takes a credit of the record bound from other producers.
     if (bound->active()) {
         if (const Push placed = place(deadline); placed != Push::ok) return placed;
     }
@@ -261,16 +265,16 @@ Push Producer::Impl::reserve(const Draft& draft, Deadline deadline, std::span<st
     return Push::ok;
 }
 
-// The exact clock costs as much as the copy of a short record. One reading a kernel tick (1 to 10
-// ms) is enough for ages: records that come seldom get the exact time all the same. Asked for each
-// record, also behind a skip or other pending records, because the producer may have waited since.
+// The exact clock costs as much as the copy of a short record. One reading in each kernel tick (1
+// to 10 ms) is enough for ages, and infrequent records get the exact time in any case. Called for
+// each record, also behind a skip or pending records, because its producer may have waited since.
 void Producer::Impl::stamp() {
     timespec now{};
     static_cast<void>(clock_gettime(CLOCK_MONOTONIC_COARSE, &now));  // cannot fail
     if (now.tv_sec == tick.tv_sec && now.tv_nsec == tick.tv_nsec) return;
     tick = now;
     const std::int64_t before_ns = std::exchange(stamp_ns, monotonic_ns());
-    // A producer that sends seldom looks each time: a system call costs nothing beside the pause.
+    // A producer that sends rarely checks each time: a system call costs nothing beside the pause.
     if (stamp_ns - looked_ns < look_ns && stamp_ns - before_ns < pause_ns) return;
     looked_ns = stamp_ns;
     look_due = true;
@@ -296,9 +300,9 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     stats.bytes += frame.bytes;
 }
 
-// The memory of the next record was read by the consumer a lap ago and lies in its cache: a store
-// to each line has to get it from there. Prefetches for writing the lines of a next record of the
-// same length, while the caller puts the next draft together.
+// The consumer read the memory of the next record a lap ago and has it in its cache: a store to
+// each line has to fetch it from there. Prefetches the first lines of a next record of the same
+// length, while the caller composes the next draft.
 void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
     const std::uint64_t from = writer->offset();
     const std::byte* at = data.data() + from;
@@ -308,7 +312,7 @@ void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
 
 void Producer::Impl::show() {
     LaneOwner& own = owner();
-    // `shown_ns` shares the tail's cache line and is stored first.
+    // `shown_ns` shares the tail's cache line and is stored first, so it costs no line of its own.
     if (stats.records != shown.records) poke(own.shown_ns, stamp_ns);
     FAULT_POINT("commit.before");
     if (writer->show()) {
@@ -388,7 +392,7 @@ void Producer::close() {
     store_release(impl_->owner().state, static_cast<std::uint32_t>(OwnerState::closed));
     FAULT_POINT("close.after_state");
     impl_->keep_lane(0);
-    // A lane stays ours while a reservation of it lives.
+    // The lane stays ours while a reservation of it lives: another producer must not write there.
     if (impl_->users == 1) const LifeLock gone = std::move(impl_->life);
     impl_->map.consumer_bell().lane_changes.fetch_add(1);
     ring_bell(impl_->map.consumer_bell());

@@ -1,5 +1,5 @@
 #pragma once
-// What a Producer is made of.
+// The parts of a Producer.
 
 #include <cstdint>
 #include <ctime>
@@ -26,12 +26,12 @@ struct Producer::Impl {
     std::uint64_t generation = fork_generation();
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
-    std::uint64_t serial = 0;    // grows with each call that looks for room
+    std::uint64_t serial = 0;    // grows with each call that reserves room
     std::int64_t stamp_ns = 0;   // when the last record was committed, to within a kernel tick
-    timespec tick{};             // of that reading
-    std::int64_t looked_ns = 0;  // at the ring's name
+    timespec tick{};             // of that clock reading
+    std::int64_t looked_ns = 0;  // last check of the ring's name
     bool look_due = true;
-    RecordRef last{};  // that was committed
+    RecordRef last{};  // the last committed record
     ProducerStats stats{};
     ProducerStats shown{};
     std::string problem;
@@ -41,7 +41,7 @@ struct Producer::Impl {
     std::optional<Admission> admission;
     std::optional<RecordBound> bound;
     GroupKey reserved_key;  // of the record being written
-    bool wishes = false;    // the owner page says what we wait for
+    bool wishes = false;    // the owner page shows a demand
     int users = 1;          // the producer, until it is gone, and its reservations
 
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
@@ -57,7 +57,7 @@ struct Producer::Impl {
     [[nodiscard]] bool usable() const { return open && generation == fork_generation(); }
 
     void start();
-    void keep_lane(std::uint64_t kept_for);  // 0: for nobody
+    void keep_lane(std::uint64_t kept_for);  // 0: for no producer
     Push check_quarantine();
     Push room(std::uint64_t bytes, Deadline deadline);
     template <class Ask>
@@ -65,7 +65,7 @@ struct Producer::Impl {
     Push place(Deadline deadline);
     void give_place_back();
     void ring_all_lanes();
-    // `may_choose`: a caller that is refused may send to another group.
+    // `may_choose`: a refused caller may send to another group.
     Push admit(const GroupKey& key, const GroupNeed& need, Deadline deadline, bool may_choose);
     std::uint64_t declare(const GroupPlan& plan);
     void wish(std::uint64_t room_bytes, std::uint64_t place_bytes);
@@ -77,9 +77,9 @@ struct Producer::Impl {
     void pace(Deadline deadline);
     Push refuse(Push push, std::string why);
     Push refuse_closed();
-    // `tokens`, `members` of its group: 0 where they are not known.
+    // `tokens`, `members` of its group: 0 if unknown.
     Push too_large(std::uint64_t bytes, std::uint64_t tokens, std::uint64_t members);
-    // `filled_later`: columns without data are room for the caller to write to.
+    // `filled_later`: the caller writes columns without data itself.
     Push reserve(const Draft& draft, Deadline deadline, std::span<std::byte>& payload,
                  bool filled_later);
     void commit(std::span<std::byte> payload, std::uint64_t record_bytes);

@@ -23,7 +23,7 @@ Reservation& Reservation::operator=(Reservation&& other) noexcept {
 
 Reservation::~Reservation() {
     if (impl_ == nullptr || !impl_->usable()) return;
-    // A superseded reservation owns no room.
+    // A superseded reservation owns no room: the room belongs to a later call.
     if (impl_->serial == serial_) impl_->writer->abandon();
 }
 
