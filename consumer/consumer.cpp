@@ -1,4 +1,4 @@
-// The plain consumer: what it has handed out, nobody else need remember.
+// The plain consumer. It alone keeps account of the records that it has delivered.
 
 #include "rollring/consumer.hpp"
 
@@ -32,7 +32,7 @@ std::string_view name(Poll answer) {
 struct Consumer::Impl {
     ConsumerCore core;
     InHand in_hand;
-    std::optional<std::uint64_t> places;  // none: nobody need ask
+    std::optional<std::uint64_t> places;  // none: producers open groups without asking
     std::uint64_t looks_seen = 0;
     std::uint64_t strays = 0;
 
@@ -41,7 +41,7 @@ struct Consumer::Impl {
 
     Poll poll(Record& record);
     void show_bound();
-    // The most of which producers take places one by one.
+    // The highest bound at which producers take places one by one.
     [[nodiscard]] std::uint64_t bound_most() const {
         return places_one_by_one(core.map().geometry().lane_count);
     }
@@ -50,17 +50,17 @@ struct Consumer::Impl {
     }
 };
 
-// Without places nobody counts groups here: producers need not ask before they open one. A stash
-// that was killed may have left its bound behind, and others can write it again.
+// Without places no process counts groups here, and producers open groups without asking. A stash
+// that was killed may have left its bound behind, and other processes may overwrite this one.
 void Consumer::Impl::show_bound() {
     const bool first = looks_seen == 0;
     looks_seen = core.roster().looks() + 1;
     ReaderControl& control = core.control();
-    // As if so many were open that no more than the places are left: what one lane has announced
-    // never exceeds the bound, and is believed.
+    // Counts so many groups as open that just the places are left. The bound is the highest one,
+    // because a lane that announces more groups than the bound counts as damaged.
     const std::uint64_t bound = places ? bound_most() : 0;
-    // Without them it stays as a trainer left it: the next one counts from there until it has seen
-    // all that its predecessor had.
+    // Without places the count stays as a trainer left it: the next trainer starts with it, until
+    // it has read all records of its predecessor.
     const std::uint64_t open =
         places ? bound - std::min(*places, bound - 1) : peek(control.open_groups);
     if (!first && peek(control.max_open_groups) == bound && peek(control.open_groups) == open) {

@@ -14,7 +14,7 @@ struct Released {
     std::uint64_t bytes = 0;
 };
 
-constexpr int torn_max = 64;  // in one poll: a producer of rubbish must not keep us from the others
+constexpr int torn_max = 64;  // per poll: damaged records of one producer must not delay the others
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<void> ConsumerCore::start() {
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     store_release(own.epoch, peek(own.epoch) + 1);
     if (auto recovered = recover(); !recovered) return recovered;
-    last_step_ = peek(own.last_acked_step);  // with what the journal said
+    last_step_ = peek(own.last_acked_step);  // after the replay of the journal
     return {};
 }
 
@@ -98,7 +98,7 @@ Poll ConsumerCore::poll(Record& record) {
                 count(record);
                 if (groups_arrive_ == Arrive::when_released)
                     feed.claims().note(record.ref.position);
-                // All of it before the lanes, as it came before what they still hold.
+                // The spill is read completely before the lanes: its records are older than theirs.
                 if (!feed.is_spill()) roster_.delivered(record.ref.bytes());
                 return Poll::record;
             case LaneFeed::Feed::torn:
@@ -138,7 +138,7 @@ bool ConsumerCore::view(const RecordRef& record, TrajectoryView& view) const {
     const bool same = checked_frame(NativePlatform::Frames{data}, size, record.position,
                                     record.position + record.bytes(), frame) &&
                       is_record(frame) && frame.bytes == record.bytes();
-    // Its content was verified when it was delivered.
+    // The content was verified at delivery.
     const bool whole = same && view.parse({data + offset + line_bytes, frame.payload_bytes},
                                           map().schema(), TrajectoryView::Look::again)
                                    .empty();
@@ -184,7 +184,7 @@ Result<void> ConsumerCore::release_all(std::span<const RecordRef> records, std::
     return {};
 }
 
-// The counters in the segment, of all consumers so far.
+// The sums of the counters in the segment, over all consumers so far.
 ConsumerStats ConsumerCore::totals() const {
     ConsumerStats sum{};
     for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {

@@ -1,7 +1,7 @@
 #pragma once
-// The reader of a ring: one seat, all lanes, and release in any order, singly or atomically. A
-// plain Consumer hands out its records and remembers them; a stash polls it itself, and knows what
-// it holds.
+// The reader of a ring: one seat, all lanes, and release in any order, singly or as one event. A
+// plain Consumer hands out its records and remembers them; a stash polls this class itself and
+// keeps its own account.
 
 #include <chrono>
 #include <cstdint>
@@ -20,18 +20,18 @@ namespace rollring {
 
 class ConsumerCore {
   public:
-    // When an announced group counts as arrived: with its record, or when the owner says so
-    // (ProducerRoster::tell_claims).
+    // An announced group counts as arrived when its first record is read, when that record is
+    // released, or when the owner says so (ProducerRoster::tell_claims).
     enum class Arrive { when_read, when_released, when_told };
 
     ConsumerCore(ReaderSeat seat, const ConsumerOptions& options, Arrive groups_arrive);
     ConsumerCore(const ConsumerCore&) = delete;
     ConsumerCore& operator=(const ConsumerCore&) = delete;
 
-    // Recovers what a predecessor left.
+    // Recovers the state that a predecessor left.
     Result<void> start();
 
-    // Groups arrive when their records are released, from now on.
+    // From now on, groups arrive when their records are released.
     void tell_claims_with_release() { groups_arrive_ = Arrive::when_released; }
 
     [[nodiscard]] ReaderSeat& seat() { return seat_; }
@@ -45,11 +45,11 @@ class ConsumerCore {
 
     // Errc::forked in a forked child.
     [[nodiscard]] Result<void> check_usable() const;
-    // A step that is to be stored: not lower than the last.
+    // Checks a step before it is stored: it must not be lower than the last one.
     [[nodiscard]] Result<void> check_step(std::int64_t step) const;
     [[nodiscard]] std::int64_t last_acked_step() const { return last_step_; }
     [[nodiscard]] std::int64_t policy_version() const { return peek(map().policy().version); }
-    // Why it reads no more, for people.
+    // The reason why it reads no more, as text.
     [[nodiscard]] std::string problem() const;
 
     Poll poll(Record& record);
@@ -59,14 +59,14 @@ class ConsumerCore {
     // The same with a custom poll step.
     template <class PollOnce>
     Poll wait(Deadline deadline, PollOnce poll_once);
-    // Makes the current or next wait return timed_out; any thread may call it. The waiter
-    // acknowledges with take_interrupt().
+    // Makes the current wait or the next one return timed_out; any thread may call it. The waiter
+    // acknowledges it by take_interrupt().
     void interrupt();
     [[nodiscard]] bool take_interrupt() { return interruption_.take(); }
 
-    // A record that is held, as its bytes are now; see Consumer::view().
+    // A held record, parsed from its bytes as they are now; see Consumer::view().
     bool view(const RecordRef& record, TrajectoryView& view) const;
-    // The payload of a held record.
+    // The payload of a held record, which lies behind its frame.
     [[nodiscard]] const std::byte* payload(const RecordRef& record) const {
         return frame_of(record) + line_bytes;
     }
@@ -93,8 +93,7 @@ class ConsumerCore {
     std::int64_t spin_ns_;
     Interruption interruption_;
     Arrive groups_arrive_;
-    // The last acknowledged one, kept here because the page may be overwritten.
-    std::int64_t last_step_ = -1;
+    std::int64_t last_step_ = -1;  // the last acknowledged one; others may write the page
     ConsumerStats stats_{};
     ConsumerStats before_{};  // counters of the segment at start
 };
@@ -108,7 +107,7 @@ Poll ConsumerCore::wait(Deadline deadline, PollOnce poll_once) {
     for (;;) {
         Poll got = poll_once();
         if (got != Poll::empty) return got;
-        // After a sleep, so that a caller who takes it for a timeout does not spin.
+        // Only after a sleep, so that a caller that treats it as a timeout does not spin.
         if (slept && roster_.forsaken()) return Poll::closed;
         const std::int64_t now = monotonic_ns();
         if (deadline.at_ns <= now) return Poll::timed_out;

@@ -19,7 +19,7 @@ class EventQueue {
         }
         events_.push_back(std::move(event));
     }
-    // False if it is empty.
+    // False if the queue is empty.
     [[nodiscard]] bool pop(Event& event) {
         if (events_.empty()) return false;
         event = std::move(events_.front());

@@ -1,6 +1,6 @@
 #pragma once
-// Which records are in the hands of whoever polls, in private memory. A release is checked against
-// this and not against the record's frame, which its producer may have damaged since.
+// The delivered and unreleased records, in private memory. A release is checked against this and
+// not against the record's frame, which its producer may have damaged since.
 
 #include <array>
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace rollring {
 
-// The newest of all lanes, in the order in which they came. Who gives them back in that order needs
-// no other.
+// The newest records of all lanes, in the order of delivery. A caller that releases them in that
+// order needs nothing else.
 class NewestHanded {
   public:
     [[nodiscard]] bool empty() const { return from_ == to_; }
     [[nodiscard]] bool full() const { return to_ - from_ == records_.size(); }
     void add(const RecordRef& record) { records_[to_++ % records_.size()] = record; }
-    // Takes the oldest away.
+    // Removes the oldest.
     RecordRef take() { return records_[from_++ % records_.size()]; }
-    // The same, if it is this one.
+    // Removes the oldest if it is this record.
     [[nodiscard]] bool take(const RecordRef& record) {
         if (empty() || records_[from_ % records_.size()] != record) return false;
         from_++;
@@ -35,7 +35,7 @@ class NewestHanded {
     std::uint32_t to_ = 0;
 };
 
-// Those of one lane: a bit at the first line of each and one at the last.
+// The older records of one lane: a bit at the first line of each, and one at the last.
 class Handed {
   public:
     explicit Handed(std::uint64_t capacity_bytes)
@@ -47,10 +47,10 @@ class Handed {
         words_[lines.last / 64].last |= bit(lines.last);
     }
 
-    // Whether just this was added, and not taken since.
+    // Whether exactly this span was added and not removed since.
     [[nodiscard]] bool holds(const Span& span) const { return held_lines(span).has_value(); }
 
-    // Takes it away, if it is there.
+    // Removes the span if it is there.
     [[nodiscard]] bool take(const Span& span) {
         const auto lines = held_lines(span);
         if (!lines) return false;
@@ -80,7 +80,7 @@ class Handed {
     }
     static std::uint64_t bit(std::uint64_t line) { return std::uint64_t{1} << line % 64; }
 
-    // A record that begins from line `from` to line `to`.
+    // Whether a record begins at one of the lines `from` to `to`.
     [[nodiscard]] bool begins_within(std::uint64_t from, std::uint64_t to) const {
         const std::uint64_t behind = ~std::uint64_t{0} << from % 64;
         const std::uint64_t before = ~std::uint64_t{0} >> (63 - to % 64);
@@ -102,10 +102,10 @@ class Handed {
     std::vector<Word> words_;
 };
 
-// All of them: the newest, and what came before them, by lane.
+// All delivered and unreleased records: the newest ones, and the older ones by lane.
 class InHand {
   public:
-    // The roster outlives this.
+    // The roster must outlive this object.
     explicit InHand(const ProducerRoster& roster)
         : roster_(&roster), older_(roster.feeds().size()) {}
 
@@ -117,13 +117,13 @@ class InHand {
         const Handed* const lane = lane_of(record);
         return lane != nullptr && lane->holds({record.position, record.bytes()});
     }
-    // Takes it away, if it is there.
+    // Removes the record if it is there.
     [[nodiscard]] bool take(const RecordRef& record) {
         if (newest_.take(record)) return true;
         Handed* const lane = lane_of(record);
         return lane != nullptr && lane->take({record.position, record.bytes()});
     }
-    // One that was taken.
+    // Puts a record back that take() has removed.
     void put_back(const RecordRef& record) {
         auto& lane = older_[record.lane];
         if (!lane) lane.emplace(roster_->feed(record.lane).capacity_bytes());
@@ -131,7 +131,8 @@ class InHand {
     }
 
   private:
-    // Where it would be, if its lane has delivered it.
+    // Moves the newest records to their lanes. Returns those of the record's lane; null if the lane
+    // has not delivered this record.
     [[nodiscard]] Handed* lane_of(const RecordRef& record) {
         while (!newest_.empty()) put_back(newest_.take());
         if (record.lane >= older_.size() || !older_[record.lane]) return nullptr;

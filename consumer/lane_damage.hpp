@@ -1,5 +1,6 @@
 #pragma once
-// What is wrong with a lane, whose doing it is, and what our page says of it.
+// The damage of a lane: its kind, whether an earlier producer caused it, and the word that our page
+// has of it.
 
 #include <string>
 #include <utility>
@@ -13,30 +14,31 @@ class LaneDamage {
   public:
     explicit LaneDamage(ReaderEntry& entry) : entry_(&entry) {}
 
-    // What a predecessor found, in this epoch.
+    // Takes over the damage that a predecessor found in this epoch.
     void recover() { found_ = static_cast<Quarantine>(observe(entry_->quarantine)); }
     [[nodiscard]] Quarantine found() const { return found_; }
 
-    // Nothing more comes from the lane until its producer is gone.
+    // The lane is silent until its producer is gone.
     void quarantine(Quarantine reason, std::string why) {
         quarantined_ = true;
         of_earlier_ = false;
         problem_ = std::move(why);
         store_release(entry_->quarantine, static_cast<std::uint32_t>(reason));
     }
-    // Nothing more comes until what was delivered is given back.
+    // The lane is silent until every delivered record is released.
     void block(std::string why) {
         blocked_ = true;
         problem_ = std::move(why);
     }
     void unblock() { blocked_ = false; }
-    // A record or a stretch of them was given up. `of_earlier`: a producer before the present one.
+    // One or more records were given up. `of_earlier`: the damage is from a producer before the
+    // present one.
     void torn(bool of_earlier, std::string why) {
         of_earlier_ = of_earlier;
         problem_ = std::move(why);
         add(entry_->torn, std::uint64_t{1});
     }
-    // The lane starts over.
+    // The lane starts over without damage.
     void heal() {
         store_release(entry_->quarantine, static_cast<std::uint32_t>(Quarantine::none));
         quarantined_ = false;

@@ -64,17 +64,17 @@ Result<LaneFeed> LaneFeed::open(const RingMap& map, const Mapping& segment,
     } else if (feed.quarantined()) {
         if (auto mended = feed.mend(map); !mended) return std::unexpected(mended.error());
     } else {
-        // From here on only we write the spill, so its tail need not be polled.
+        // From here on only this process writes the spill, so its tail need not be polled.
         if (feed.is_spill_) feed.book_.restart(feed.reader_.recovered_to());
         feed.reader_.stop(feed.restart_at());
     }
-    // A predecessor may have read and released some of what the producer has sent so far.
+    // A predecessor may have read and released some of the producer's records.
     const bool untouched = feed.delivered_at_attach_ == 0 && feed.reader_.cursor() == 0;
     if (!all_ours && !untouched) feed.book_.begun_before();
     return feed;
 }
 
-// Our own words are read once, here; later overwrites by other processes are ignored.
+// Our own words are read once, here: later overwrites by other processes have no effect.
 void LaneFeed::recover(bool sound) {
     delivered_at_attach_ = peek(entry_->delivered);
     if (!is_spill_) {
@@ -83,14 +83,13 @@ void LaneFeed::recover(bool sound) {
     }
     const bool recovered = reader_.recover(delivered_at_attach_, restart_at()) && sound;
     holdings_.oldest_at(reader_.cursor());
-    if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // delivered before, from lanes
+    if (is_spill_) delivered_at_attach_ = ~std::uint64_t{0};  // delivered before, from their lanes
     if (!recovered) {
         static_cast<void>(quarantine(Quarantine::bad_tail, "positions contradict each other"));
     }
 }
 
-// Resets an idle lane with inconsistent words: its contents are given up, and its next producer
-// starts clean.
+// Clears an idle lane whose words are inconsistent, so that its next producer starts clean.
 Result<void> LaneFeed::mend(const RingMap& map) {
     const Geometry& geometry = map.geometry();
     auto there = map.segment().reserve(geometry.bits_offset(lane_), geometry.bits_bytes(lane_));
@@ -108,11 +107,11 @@ void LaneFeed::start_over() {
     add(entry_->dropped_bytes, reader_.start_over());
     FAULT_POINT("retire.after_start_over");
     damage_.heal();
-    book_.start_over();  // it may have claimed an epoch that never was
+    book_.start_over();  // it may hold an epoch that never existed
 }
 
-// Rewrites our words from time to time, in case another process has overwritten them. True if lost
-// released-bits had blocked the lane.
+// Other processes only read these words. They are rewritten from time to time, in case one of them
+// was overwritten. True if the lane was blocked by overwritten released-bits.
 bool LaneFeed::show_again() {
     reader_.show_again();
     if (!is_spill_) {
@@ -135,7 +134,7 @@ void LaneFeed::begin_epoch() {
     store_release(entry_->begun_epoch, epoch());
 }
 
-// Damage below the start of the present producer is an earlier one's: only the rest of that part is
+// Damage below the present producer's start is an earlier producer's: only the rest of that part is
 // given up. Damage in the spill, which may lie in a file, costs only the frames that it hits.
 LaneFeed::Feed LaneFeed::damaged(const Span& span, Quarantine reason, std::string why) {
     if (is_spill_) {
@@ -171,7 +170,7 @@ LaneFeed::Feed LaneFeed::quarantine(Quarantine reason, std::string why) {
     return Feed::quarantined;
 }
 
-// The reader passes over records that a predecessor released out of order.
+// The reader has passed over records that a predecessor released out of order.
 void LaneFeed::learn_of_passed() {
     const Frame& passed = reader_.passed();
     if (book_.pass(passed)) claims_.read(passed, passed.position < delivered_at_attach_);
@@ -179,7 +178,7 @@ void LaneFeed::learn_of_passed() {
 
 EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
     using enum EpochBook::Turn;
-    if (is_spill_) return frame.lane < lane_ ? next : impossible;  // only records of lanes
+    if (is_spill_) return frame.lane < lane_ ? next : impossible;  // of a lane
     if (frame.lane != lane_ || !book_.of_its_time(frame)) return impossible;
     learn_of_passed();
     std::uint64_t lost = 0;
@@ -192,7 +191,7 @@ EpochBook::Turn LaneFeed::turn_of(const Frame& frame) {
 LaneFeed::Feed LaneFeed::next(Record& record, const Schema& schema) {
     if (quarantined()) return Feed::empty;
     if (blocked()) return pass_damage();
-    // The predecessor's unreleased records are delivered again; then its damage is handled.
+    // Unreleased records of the predecessor come first, then the damage that it found.
     const bool found = damage_.found() != Quarantine::none;
     if (found && read_position() >= delivered_at_attach_) {
         return quarantine(damage_.found(), found_by_earlier);
@@ -287,9 +286,9 @@ bool LaneFeed::ended(const RingMap& map) const {
     return is_closed(*owner_) || !map.producer_alive(lane_);
 }
 
-// In quarantine the cursor tells nothing: released-bits may have been written over in front of it.
+// In quarantine the cursor is not reliable: the released-bits above it may have been overwritten.
 bool LaneFeed::drained() const {
-    if (damage_.found() != Quarantine::none && !quarantined()) return false;  // next() will tell
+    if (damage_.found() != Quarantine::none && !quarantined()) return false;  // next() reports it
     return quarantined() ? unreleased_bytes() == 0 : reader_.drained();
 }
 
@@ -308,7 +307,7 @@ Event LaneFeed::retire(const RingMap& map) {
     const bool given_up = quarantined();
     if (given_up) start_over();
     damage_.heal();  // our page's word may have been overwritten
-    // Counted by the producer after the tail that covers them: never more than it has sent.
+    // The producer stores its count after the tail, so the count never exceeds the sent records.
     learn_of_passed();
     if (const auto next = book_.records_seen();
         next && !given_up && peek(owner_->records) > *next) {

@@ -8,7 +8,7 @@ namespace rollring {
 
 class LaneHoldings {
   public:
-    // `cursor`: position of the oldest unreleased record, possibly this one.
+    // `cursor`: position of the oldest unreleased record, possibly of the delivered one.
     void deliver(std::uint64_t bytes, std::uint64_t cursor) {
         oldest_at(cursor);
         unreleased_bytes_ += bytes;
@@ -23,7 +23,7 @@ class LaneHoldings {
         oldest_position_ = position;
         delivered_at_oldest_ = delivered_bytes_;
     }
-    // A record arrives in the spill.
+    // A record of the spill is read.
     void note_largest(std::uint64_t bytes) {
         largest_bytes_ = std::max(unreleased_bytes_ == 0 ? 0 : largest_bytes_, bytes);
     }

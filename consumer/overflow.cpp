@@ -51,12 +51,12 @@ Result<void> Overflow::lay_under(std::byte* data, bool writable) {
     return {};
 }
 
-// Said before anything can lie there: a successor reads where we wrote.
+// Stored before any record can lie in the file, so that a successor reads where this process wrote.
 Result<void> Overflow::begin_at(std::uint64_t bytes, ReaderControl& control) {
     begin_ = bytes;
     store_release(control.overflow_begin, begin_);
     for (const Place& place : places_) {
-        if (auto laid = lay(place); !laid) {  // then nothing lies there, as before
+        if (auto laid = lay(place); !laid) {  // no record lies in the file yet
             forgo(laid.error().to_string());
             return laid;
         }

@@ -1,7 +1,7 @@
 #pragma once
-// Where the spill goes on when its memory is used up: the ring's overflow file, mapped behind that
-// memory, so that the spill stays one lane. Its memory ends where the geometry says or, if /dev/shm
-// had no more, where it had none: from begin() on every byte lies in the file, for good.
+// The ring's overflow file, mapped behind the memory of the spill, so that the spill stays one
+// lane. Its memory ends where the geometry says or, if /dev/shm was full before that, where it
+// became full: from begin() on every byte lies in the file, for good.
 
 #include <cstdint>
 #include <optional>
@@ -15,25 +15,25 @@ namespace rollring {
 
 class Overflow {
   public:
-    // Nothing if the ring has none. A file that cannot be used is an error if records may lie in
-    // it; the spill works without it otherwise, and problem() says why.
+    // Empty if the ring has no overflow file. An unusable file is an error if records may lie in
+    // it; otherwise the spill works without it, and problem() has the reason.
     static Result<std::optional<Overflow>> open(const RingMap& map);
 
     [[nodiscard]] bool usable() const { return file_.has_value(); }
     [[nodiscard]] const std::string& problem() const { return problem_; }
     [[nodiscard]] const std::string& path() const { return path_; }
-    // Offset in the spill.
+    // The offset in the spill at which the file begins.
     [[nodiscard]] std::uint64_t begin() const { return begin_; }
 
-    // Puts the file behind the memory of the spill, whose data is mapped at `data` for as long as
-    // this lives.
+    // Maps the file behind the memory of the spill, whose data stays mapped at `data` as long as
+    // this object lives.
     Result<void> lay_under(std::byte* data, bool writable);
-    // /dev/shm has no more: nothing was ever written from `bytes` on. After an error it does
-    // without.
+    // /dev/shm is full: the file begins at `bytes`, and nothing was ever written behind that. After
+    // an error the spill works without the file.
     Result<void> begin_at(std::uint64_t bytes, ReaderControl& control);
-    // Of that part of the spill, what lies in the file.
+    // Reserves the part of this range that lies in the file.
     [[nodiscard]] Result<void> reserve(std::uint64_t from, std::uint64_t to) const;
-    // The spill works without it; not once records lie there.
+    // The spill works without the file from now on; never called once records lie there.
     void forgo(std::string why);
 
   private:

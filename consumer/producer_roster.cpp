@@ -9,9 +9,10 @@ namespace {
 constexpr std::int64_t look_everywhere_ns = 1'000'000'000;
 constexpr std::uint64_t touch_bytes = 64 << 10;  // takes a few us
 
-// To look at a producer is a system call, and a record that arrives meanwhile waits for it. So
-// while nothing arrives each lane has its turn: every millisecond, as long as ten looks in one are
-// enough; with more lanes less often, and at more than one at a time only if they are many.
+// Checking a producer is a system call, and a record that arrives meanwhile waits for it. So while
+// nothing arrives the lanes are checked in turn, at most ten times a millisecond: each lane every
+// millisecond if there are up to ten, less often if there are more. Only with many lanes are
+// several of them checked at once.
 constexpr std::int64_t look_idle_ns = 1'000'000;
 constexpr std::size_t looks_max = 10;
 constexpr std::size_t look_rounds = 64;
@@ -87,7 +88,7 @@ Result<void> ProducerRoster::open_lane(std::uint32_t lane, bool all_ours) {
 
 void ProducerRoster::greet(std::uint32_t lane) {
     const Span near{map().geometry().data_offset(lane), map().near_bytes()};
-    std::erase_if(untouched_, [&](const Span& left) {  // of the lane's last producer
+    std::erase_if(untouched_, [&](const Span& left) {  // left by the lane's last producer
         return left.position >= near.position && left.position < near.position + near.bytes;
     });
     untouched_.push_back(near);
@@ -108,16 +109,17 @@ void ProducerRoster::tell(Event event) {
     events_.push(std::move(event));
 }
 
-// New producers and dead ones. A few hundred ns per active lane.
+// Finds new producers and dead ones, in a few hundred ns per active lane.
 void ProducerRoster::look_around() {
     looks_++;
     looked_ns_ = monotonic_ns();
     const std::uint32_t changes = map().consumer_bell().lane_changes.load();
-    // A producer may die between taking a lane and saying so: look without being asked, too.
+    // A producer may die between taking a lane and announcing it: look without a ring of the bell,
+    // too.
     const bool look_everywhere =
         changes != changes_seen_ || looked_ns_ - looked_everywhere_ns_ > look_everywhere_ns;
     if (look_everywhere) looked_everywhere_ns_ = looked_ns_;
-    // Producers are told before their tails are looked at: they refuse every later record.
+    // Producers learn of the removal before their tails are read: they refuse every later record.
     const bool removed = map().is_removed(look_everywhere);
     changes_seen_ = changes;
     std::erase_if(active_, [&](std::uint32_t lane) { return retire_if_ended(lane); });
@@ -128,7 +130,7 @@ void ProducerRoster::look_around() {
         }
         if (map().lane_is_idle(lane) && (feeds_[lane] || map().lane_is_sound(lane))) continue;
         if (!feeds_[lane]) {
-            // Tried again with the next look; told once.
+            // Retried with the next look, reported once.
             if (auto opened = open_lane(lane, true); !opened && !refused_[lane]) {
                 refused_[lane] = true;
                 tell({Event::Kind::lane_failed,
@@ -145,13 +147,13 @@ void ProducerRoster::look_around() {
         }
     }
     look_gap_ns_ = look_gap(active_.size());
-    // Not in the look that tells them: a look behind it sees all that was sent before.
+    // Not in the look that tells the producers: a later one sees all records sent before.
     if (removed && removed_) forsaken_ = forsaken_ || is_forsaken();
     removed_ = removed;
 }
 
-// Asked once the name is gone and producers are told: whether all is read that they sent before.
-// A producer that takes a lane now sees that the name is gone, and leaves it.
+// Called once the name is gone and the producers know it: whether all records sent before have been
+// read. A producer that takes a lane now sees that the name is gone, and leaves the lane.
 bool ProducerRoster::is_forsaken() const {
     for (std::uint32_t lane = 0; lane < map().geometry().lane_count; lane++) {
         const bool ours = feeds_[lane] && feeds_[lane]->active();
@@ -161,8 +163,8 @@ bool ProducerRoster::is_forsaken() const {
                                [&](std::uint32_t lane) { return feeds_[lane]->drained(); });
 }
 
-// The same while nothing arrives, and a record may at any moment: a few lanes at a time, each in
-// its turn, and all of them once a second, or if we have not been here for long.
+// The same while nothing arrives, but a record may arrive at any moment: a few lanes at a time, in
+// turn; all lanes once a second, or if the last call was long ago.
 void ProducerRoster::look_at_some() {
     const std::int64_t now = monotonic_ns();
     const bool told = peek(map().policy().removed) != 0;
@@ -183,13 +185,14 @@ void ProducerRoster::look_at_some() {
     look_gap_ns_ = look_gap(active_.size());
 }
 
-// Whether the lane needs no polling any more.
+// Whether the lane needs no more polling.
 bool ProducerRoster::retire_if_ended(std::uint32_t lane) {
     LaneFeed& feed = *feeds_[lane];
-    // Death first, then the tail: what it committed before it died is still to come.
+    // Check for death first, then the tail: records committed before the death are still to be
+    // read.
     if (!feed.active()) return feed.drained();
     if (!feed.ended(map()) || !feed.drained()) return false;
-    // Its groups count until they have arrived. Of a quarantined lane nothing more is told.
+    // Its groups count until they have arrived. A quarantined lane announces no more.
     if (!feed.quarantined() && feed.claims().await_release()) return false;
     tell(feed.retire(map()));
     return true;

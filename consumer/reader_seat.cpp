@@ -21,7 +21,7 @@ Result<ReaderSeat> ReaderSeat::take(std::string_view ring, Purpose purpose, Dead
     if (!map) return std::unexpected(map.error());
     std::optional<LifeLock> life;
     for (;;) {
-        if (!map->segment().linked()) {  // removed while we waited: there may be a new one
+        if (!map->segment().linked()) {  // removed during the wait: there may be a new one
             map = RingMap::attach_for(purpose, ring, deadline);
             if (!map) return std::unexpected(map.error());
         }

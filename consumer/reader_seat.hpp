@@ -1,6 +1,6 @@
 #pragma once
-// The consumer's seat at a ring: the lock that proves it, the whole ring mapped to be read, and the
-// reader's pages, which only the seat's holder writes.
+// The consumer's seat at a ring: the lock that proves it, the whole ring mapped read-only, and the
+// reader pages, which only the holder of the seat writes.
 
 #include <cstdint>
 #include <optional>
@@ -21,16 +21,16 @@ class ReaderSeat {
     static Result<ReaderSeat> take(std::string_view ring, Purpose purpose, Deadline deadline);
 
     [[nodiscard]] const RingMap& map() const { return map_; }
-    // The whole ring, the overflow file in its place. Not to be written.
+    // The whole ring, with the overflow file mapped over its part of the spill. Not to be written.
     [[nodiscard]] const Mapping& all() const { return all_; }
     [[nodiscard]] const Mapping& reader_pages() const { return reader_pages_; }
     [[nodiscard]] ReaderControl& control() const { return reader_pages_.at<ReaderControl>(0); }
-    // What the spill has beyond its memory; null: the ring has no such file.
+    // The part of the spill beyond its memory; null if the ring has no overflow file.
     [[nodiscard]] Overflow* overflow() { return overflow_ ? &*overflow_ : nullptr; }
 
-    // False once it is given back, and in a forked child.
+    // False after give_back(), and in a forked child.
     [[nodiscard]] bool usable() const { return open_ && generation_ == fork_generation(); }
-    // Why it is that of another process, for people; empty if it is not.
+    // In a forked child, the text of the error; otherwise empty.
     [[nodiscard]] std::string problem() const;
     void give_back();
 

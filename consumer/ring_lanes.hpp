@@ -1,6 +1,6 @@
 #pragma once
-// The lanes of a ring as its reader has them mapped, without the spill: its memory may be replaced
-// by the overflow file.
+// The lanes of a ring as its reader has them mapped. The spill is not among them: its memory may be
+// replaced by the overflow file.
 
 #include "ring_map.hpp"
 #include "rollring/batch.hpp"
@@ -9,7 +9,7 @@ namespace rollring {
 
 class RingLanes : public MappedLanes {
   public:
-    // `all`: the whole ring. Both outlive this.
+    // `all`: the whole ring. Both must outlive this object.
     RingLanes(const RingMap& map, const Mapping& all) : map_(&map), all_(&all) {}
 
     [[nodiscard]] std::size_t count() const override { return map_->geometry().lane_count; }
