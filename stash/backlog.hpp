@@ -1,6 +1,6 @@
 #pragma once
-// The records that lay unread in the lanes at one moment: where the freshest groups ship first,
-// they may be among them.
+// The records that were unread in the lanes at one moment. With Order::freshest they may contain
+// the groups that ship next.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace rollring {
 
 class Backlog {
   public:
-    // `core` outlives this.
+    // `core` must outlive this object.
     explicit Backlog(ConsumerCore& core) : core_(&core) {}
 
     void note() {
         ends_.clear();
-        core_->roster().look_if_due();  // producers that came since the last poll
+        core_->roster().look_if_due();  // finds producers that came since the last poll
         for (const std::uint32_t lane : core_->roster().active()) {
             ends_.push_back(
                 {lane, core_->roster().feed(lane).epoch(), observe(core_->map().owner(lane).tail)});
         }
     }
-    // Nothing of it is left, except in lanes that give nothing until something is released, or
-    // nothing any more: a lane that was given up never gets to the tail that it had.
+    // Whether all of them were read, except in lanes that deliver nothing until a record is
+    // released, or nothing more at all: a lane that was given up never reaches its former tail.
     [[nodiscard]] bool was_read() const {
         return std::ranges::all_of(ends_, [this](const End& end) {
             if (!core_->roster().has(end.lane)) return true;
@@ -42,7 +42,7 @@ class Backlog {
     };
 
     ConsumerCore* core_;
-    std::vector<End> ends_;  // by lane, how far it was committed
+    std::vector<End> ends_;  // each lane's tail at that moment
 };
 
 }  // namespace rollring

@@ -1,4 +1,4 @@
-// A batch in the hands of the trainer: given back by ack or nack, remembered by its receipt.
+// A leased batch: returned by ack or nack, and named by its receipt.
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ std::string Batch::receipt() const {
     std::vector<ReceiptEntry> entries;
     entries.reserve(refs_.size());
     for (std::size_t i = 0; i < refs_.size(); i++) {
-        // As it was checked when the record came.
+        // The identity as it was checked when the record was read.
         const Record& record = stash.records[indices_[i]];
         entries.push_back({refs_[i].position, record.sequence, refs_[i].lane, record.producer_lane,
                            record.producer_epoch, 0});
@@ -60,7 +60,7 @@ Result<std::string> Batch::ticket(const RankShare& share) {
     ticket.head.epoch = peek(stash.core.control().epoch);
     ticket.head.rank = share.rank;
     ticket.head.world = share.world;
-    const std::size_t marks = refs_.size() - sequences().size();  // of failures: they come first
+    const std::size_t marks = refs_.size() - sequences().size();  // failure marks, which come first
     std::uint32_t group_before = 0;
     for (const std::uint32_t i : shares->parts[share.part()]) {
         const Sequence& one = sequences()[i];
@@ -89,7 +89,7 @@ Batch::Batch(Batch&& other) noexcept : Sequences() {
 Batch& Batch::operator=(Batch&& other) noexcept {
     if (this == &other) return *this;
     nack();
-    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // the rest follows
+    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // own members follow
     if (lease_.state_ != nullptr) lease_.state_->batch = this;
     id_ = other.id_;
     shared_ = std::exchange(other.shared_, 0);
@@ -160,7 +160,7 @@ Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
     impl.shown.prepare_tombstones(keys, now);
     FAULT_POINT("ack.after_tombstones");
     auto released = impl.core.release_all(refs_, step, true);
-    if (!released) {  // still leased: nothing was given back
+    if (!released) {  // still leased: nothing was released
         if (shared_ != 0) impl.shares.restore(shared);
         return released;
     }
@@ -178,7 +178,7 @@ Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
     return {};
 }
 
-// A batch whose stash is gone, or another process's, is just let go.
+// A batch of another process, or of a stash that is gone, is only forgotten.
 void Batch::nack() {
     const bool was_leased = leased();
     const Lease ended = std::exchange(lease_, {});

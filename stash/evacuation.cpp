@@ -53,7 +53,8 @@ Evacuation::Move Evacuation::move_oldest(LaneFeed& feed) {
     const auto is_it = [&](std::uint32_t number) { return (*records_)[number].ref == from; };
     const auto number = groups_->movable(view.group_key(), is_it);
     if (!number) return Move::stays;
-    // Use the identity checked on arrival; the frame may have been overwritten since.
+    // The identity as it was checked when the record was read: the frame may have been overwritten
+    // since.
     frame.lane = (*records_)[*number].producer_lane;
     frame.epoch = (*records_)[*number].producer_epoch;
     frame.sequence = (*records_)[*number].sequence;
@@ -64,7 +65,7 @@ Evacuation::Move Evacuation::move_oldest(LaneFeed& feed) {
     return Move::moved;
 }
 
-// As move_oldest(), after making room in the spill if possible.
+// The same, after making room in the spill if necessary and possible.
 bool Evacuation::evacuate_oldest(LaneFeed& feed, std::int64_t now_ns) {
     Move done = move_oldest(feed);
     if (done != Move::no_room) return done == Move::moved;
@@ -80,8 +81,8 @@ bool Evacuation::evacuate_oldest(LaneFeed& feed, std::int64_t now_ns) {
     return done == Move::moved;
 }
 
-// Compaction: copies the oldest records to the end and so frees the dead bytes between them; at
-// most one pass.
+// Compaction: copies the oldest records to the end and so frees the dead bytes between them, in one
+// pass at most.
 bool Evacuation::compact(LaneFeed& own, std::uint64_t dead_bytes_kept) {
     const auto dead = [&] {
         return spill_->occupied_bytes(own) -
@@ -109,19 +110,19 @@ bool Evacuation::straggles(const LaneFeed& feed) const {
            groups_->is_open(view.group_key());
 }
 
-// Dead bytes are the larger part of the bytes pinned beyond the lane's share.
+// Whether most of the pinned bytes are dead, in a lane that pins more than its share.
 bool Evacuation::holds_dead_bytes(const LaneFeed& feed) const {
     const std::uint64_t pinned = feed.pinned_bytes();
     return pinned > room_->lane_share() &&
            pinned - feed.unreleased_bytes() > feed.unreleased_bytes();
 }
 
-// Evacuates stragglers and, if `asked`, the records that block a waiting producer. True if
-// something was moved.
+// Evacuates stragglers and, if `asked`, the records that keep a waiting producer from its room.
+// True if a record was moved.
 bool Evacuation::make_room(bool asked, std::int64_t now_ns) {
     if (!spill_) return false;
     bool moved = false;
-    // A producer that waits to open a group may need memory of dead records behind a straggler.
+    // A producer that waits to open a group may need the memory of dead records behind a straggler.
     const bool opener =
         asked && std::ranges::any_of(core_->roster().active(), [&](std::uint32_t lane) {
             return wish_of(core_->map(), lane).place_bytes != 0;

@@ -1,6 +1,6 @@
 #pragma once
-// Room in lanes: records of groups that stay incomplete are moved to the spill, out of lanes which
-// they pin, and the spill is kept compact.
+// Room in lanes: moves records of groups that stay incomplete to the spill, out of the lanes that
+// they pin, and keeps the spill compact.
 
 #include <cstdint>
 #include <optional>
@@ -13,24 +13,24 @@
 
 namespace rollring {
 
-// Whether a record of so many bytes, its frame included, finds room in the lane as it is now.
+// Whether the lane has room now for a record of this many bytes, its frame included.
 bool fits(const RingMap& map, const LaneFeed& feed, std::uint64_t bytes);
 
 class Evacuation {
   public:
-    // All outlive this. A record that moves is changed in `records`.
+    // All must outlive this object. A move changes the record's entry in `records`.
     Evacuation(ConsumerCore& core, Slab<Record>& records, const GroupStash& groups,
                const GroupRoom& room)
         : core_(&core), records_(&records), groups_(&groups), room_(&room) {}
 
-    // After all else that can fail: the spill is ours to write from then on.
+    // Opened after everything else that can fail, because the spill is written from then on.
     Result<void> open();
-    // Null: the ring has none.
+    // Null if the ring has no spill.
     [[nodiscard]] Spill* spill() { return spill_ ? &*spill_ : nullptr; }
     [[nodiscard]] const Spill* spill() const { return spill_ ? &*spill_ : nullptr; }
 
-    // Stragglers leave their lane; and, `asked`, what keeps a producer from the room that it waits
-    // for. True if something was moved.
+    // Evacuates stragglers and, if `asked`, the records that keep a waiting producer from its room.
+    // True if a record was moved.
     bool make_room(bool asked, std::int64_t now_ns);
 
   private:

@@ -63,7 +63,8 @@ void GroupBoard::close(std::uint32_t index, std::int64_t now_ns, bool has_tombst
 
 void GroupBoard::open(std::uint32_t index, const Group& group) {
     Shown& shown = shown_[index];
-    // The key table also has groups without a row. A quarter stays empty, so that every probe ends.
+    // The table also has keys of groups without a row. A quarter of it stays empty, so that every
+    // search ends.
     shown.in_table = keys_held_ < key_count_ / 4 * 3;
     if (shown.in_table) {
         keys_.insert(group.key);
@@ -86,13 +87,13 @@ void GroupBoard::open(std::uint32_t index, const Group& group) {
 void GroupBoard::show(std::uint32_t index, const Group& group, std::int64_t now_ns,
                       bool has_tombstone) {
     if (index >= shown_.size()) shown_.resize(index + 1);
-    // The index may be reused before the previous group's end was shown.
+    // Another group may take an index before the end of the previous one was shown.
     if (shown_[index].open && shown_[index].key != group.key) close(index, now_ns, false);
     if (group.state == GroupState::free) {
         if (shown_[index].open) {
             close(index, now_ns, has_tombstone);
         } else if (!has_tombstone) {
-            add_tombstone(group.key, now_ns);  // opened and over within one call
+            add_tombstone(group.key, now_ns);  // opened and finished within one call
         }
         return;
     }
@@ -104,7 +105,7 @@ void GroupBoard::show(std::uint32_t index, const Group& group, std::int64_t now_
     std::uint64_t missing =
         group.size < 64 ? (std::uint64_t{1} << group.size) - 1 : ~std::uint64_t{0};
     missing &= ~group.final_members;
-    // A ready group has no missing members.
+    // A ready group waits for no member.
     poke(to.missing, group.state == GroupState::open ? missing : 0);
     poke(to.lanes, group.lanes);
     poke(to.opened_ns, group.opened_ns);
@@ -122,7 +123,7 @@ void GroupBoard::name(std::uint32_t index, std::string_view instance_id) {
     row(index).instance.store(instance_id);
 }
 
-// If we are killed halfway, the number is 0, and readers ignore the tombstone.
+// If the process is killed in between, the number is 0, and readers ignore the tombstone.
 void GroupBoard::write_tombstone(std::uint64_t number, const GroupKey& key, std::int64_t now_ns) {
     Tombstone& tombstone = tombstones_[number % tombstone_count_];
     poke(tombstone.number, std::uint64_t{0});
@@ -143,8 +144,8 @@ std::vector<KnownTombstone> GroupBoard::tombstones(std::int64_t now_ns) const {
     std::vector<KnownTombstone> found;
     for (std::uint64_t i = end - std::min(end, tombstone_count_); i < end; i++) {
         const Tombstone& tombstone = tombstones_[i % tombstone_count_];
-        if (peek(tombstone.number) != i + 1) continue;  // its group was not over yet
-        // Clamp to 0..now: the word may be damaged.
+        if (peek(tombstone.number) != i + 1) continue;  // its group was not finished
+        // Others may have overwritten the time: it must lie between 0 and now.
         const std::int64_t over_ns = std::clamp<std::int64_t>(peek(tombstone.over_ns), 0, now_ns);
         found.push_back({{peek(tombstone.key_low), peek(tombstone.key_high)}, over_ns});
     }

@@ -1,7 +1,7 @@
 #pragma once
-// What a stash shows of its groups: a row each for people (`rollring groups`), the hashed keys for
-// producers who ask whether a group is open already, and the tombstones of groups that are over for
-// the next process that takes the seat. One writer: the consumer.
+// The public state of a stash's groups: a row for each, for people (`rollring groups`); the hashed
+// keys, for producers that check whether a group is open already; and the tombstones of finished
+// groups, for the next holder of the seat. Only the consumer writes it.
 
 #include <cstdint>
 #include <span>
@@ -20,25 +20,25 @@ struct KnownTombstone {
 
 class GroupBoard {
   public:
-    // Reserves and maps the board, and clears what a predecessor left but for its tombstones.
+    // Reserves and maps the board, and clears everything of a predecessor except its tombstones.
     static Result<GroupBoard> open(const RingMap& map, ReaderControl& control);
 
-    // Shows the group in its row; the name is told when the group opens.
-    // `has_tombstone`: it was written before.
+    // Writes the group to its row; its name comes by name(). `has_tombstone`: the tombstone is
+    // already written.
     void show(std::uint32_t index, const Group& group, std::int64_t now_ns,
               bool has_tombstone = false);
     void name(std::uint32_t index, std::string_view instance_id);
-    // It is open, and has no name yet.
+    // Whether the group is open and has no name yet.
     [[nodiscard]] bool wants_name(std::uint32_t index) const { return shown_[index].nameless; }
     [[nodiscard]] std::uint32_t rows() const { return row_count_; }
-    // When the group was shown last; 0 if it has no row.
+    // When the group was last shown; 0 if it has no row.
     [[nodiscard]] std::int64_t changed_ns(std::uint32_t index) const {
         return index < row_count_ ? peek(row(index).changed_ns) : 0;
     }
 
-    // Tombstones for groups that the next journal entry ends: they count from its commit on.
+    // Writes tombstones for groups that the next journal entry ends: they count from its commit on.
     void prepare_tombstones(std::span<const GroupKey> keys, std::int64_t now_ns);
-    // Oldest first.
+    // The tombstones that count, oldest first.
     [[nodiscard]] std::vector<KnownTombstone> tombstones(
         std::int64_t now_ns = monotonic_ns()) const;
 

@@ -56,7 +56,7 @@ void LeaseBook::lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void>
                rewarded == 0 ? 0 : sum / static_cast<double>(rewarded)};
 }
 
-// Views lie far apart, in the order in which the records came.
+// Prefetches, because views lie far apart, in the order in which the records were read.
 void LeaseBook::fetch_behind(const BatchPlan& plan, const Subsequence& one) const {
     constexpr std::size_t ahead = 8;
     constexpr std::size_t bytes = 320;  // of a view: its header's fields and the first columns

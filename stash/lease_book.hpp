@@ -1,5 +1,5 @@
 #pragma once
-// The batches that are out: fills one when it is leased, and knows them all, so that they end with
+// The leased batches: fills one when it is leased, and knows all of them, so that they end with
 // their stash.
 
 #include <memory>
@@ -14,17 +14,18 @@ namespace rollring {
 
 class LeaseBook {
   public:
-    // `records` and `lanes` outlive this.
+    // `records` and `lanes` must outlive this object.
     LeaseBook(const Slab<Record>& records, const MappedLanes& lanes,
               const AdvantageFormula& formula)
         : records_(&records), lanes_(&lanes), formula_(formula) {}
 
-    // Fills the batch from the plan: views over the records where they lie. `stash` keeps them.
+    // Fills the batch from the plan, with views over the records in place. `stash` keeps the
+    // records.
     void lease(Batch& batch, const BatchPlan& plan, std::shared_ptr<void> stash);
-    // The figures that people are shown of the batch that was filled last.
+    // The figures of the batch that was filled last, for display.
     [[nodiscard]] const LatestBatch& latest() const { return latest_; }
     void end(const std::shared_ptr<Lease::State>& lease);
-    // In a forked child the batches may be gone: then they are not `reachable`.
+    // In a forked child the batches may be gone, and are not `reachable`.
     void end_all(bool reachable);
 
   private:

@@ -16,7 +16,7 @@ constexpr std::int64_t overdue_first_ns = 60'000'000'000;
 constexpr std::int64_t overdue_most_ns = 600'000'000'000;
 constexpr std::size_t groups_named = 3;
 
-// What makes it likely, and what to do; of `duplicate` and `mixed_numbers` there is more to say.
+// The likely cause and the remedy; `duplicate` and `mixed_numbers` get longer texts elsewhere.
 std::string_view advice(DropReason reason) {
     switch (reason) {
         case DropReason::duplicate:
@@ -83,7 +83,8 @@ void Notices::size_conflict(const Record& record, const Group& group) {
     tell_new();
 }
 
-// True: an example is wanted. One for each sum, and for each batch: texts cost more than records.
+// True if an example is wanted: one for each total and each batch, because texts cost more than
+// records.
 bool Notices::note(std::size_t kind, const Record& record) {
     Told& told = told_[kind];
     told.ever++;
@@ -178,7 +179,7 @@ void Notices::partial(std::uint32_t index, std::int64_t now_ns) {
                                group.to_string())});
 }
 
-// The first at once, then less and less often while there are any.
+// The first report comes at once, further ones less and less often while any group is overdue.
 void Notices::tell_overdue(std::int64_t now_ns) {
     if (!groups_->deadlines().any_overdue() || now_ns < overdue_next_ns_) return;
     const std::size_t count = groups_->deadlines().count_overdue();

@@ -1,7 +1,7 @@
 #pragma once
-// The events that a stash raises itself: records that were dropped, members that disagree on the
-// size of their group, groups that ship in part because of a deadline, and groups that wait for
-// long. The first of a kind is reported at once, later ones as totals.
+// The events that a stash raises itself: dropped records, members that disagree on the size of
+// their group, groups that ship in part because of a deadline, and groups that wait for long. The
+// first of a kind is reported at once, later ones as totals.
 
 #include <array>
 #include <cstdint>
@@ -16,44 +16,44 @@ namespace rollring {
 
 class Notices {
   public:
-    // The arguments must outlive this object. `options` are those of the stash.
+    // All must outlive this object. `options` are those of the stash.
     Notices(const ConsumerCore& core, GroupStash& groups, const ShownStash& shown,
             const StashOptions& options, EventQueue& events)
         : core_(&core), groups_(&groups), shown_(&shown), options_(&options), events_(&events) {}
 
-    // Notes a dropped record, before its release; tell_new() reports it.
+    // Notes a dropped record before its release; tell_new() reports it.
     void dropped(const Record& record, DropReason reason);
-    // A member names another group size than the first.
+    // A member of an open group names another size than the first one did.
     void size_conflict(const Record& record, const Group& group);
-    // The deadline of this group has passed, and it is complete in part.
+    // The deadline of this group has passed, and some of its members are complete.
     void partial(std::uint32_t index, std::int64_t now_ns);
-    // Reports first occurrences.
+    // Reports the first occurrences.
     void tell_new();
-    // Reports everything not reported yet.
+    // Reports everything that was not reported yet.
     void tell_all(std::int64_t now_ns);
-    // Periodically reports totals and overdue groups.
+    // Reports totals and overdue groups from time to time.
     void tell(std::int64_t now_ns);
     // Later drops count for the next batch.
     void note_batch() {
         for (Told& told : told_) told.since_batch = 0;
     }
-    // Text on the drops since the last batch; empty if nothing happened.
+    // Text on the records dropped since the last batch; empty if there are none.
     [[nodiscard]] std::string since_batch() const;
-    // Text on the missing members of the oldest groups, and the drops.
+    // Text on the missing members of the oldest groups, and on the dropped records.
     [[nodiscard]] std::string waits_for(std::int64_t now_ns) const;
 
   private:
-    // Counters of one kind of notice.
+    // The counts of one kind of notice.
     struct Told {
         std::uint64_t ever = 0;
         std::uint64_t untold = 0;
         std::uint64_t since_batch = 0;
         std::int64_t told_ns = 0;
-        std::string example;  // which record, and the likely cause
+        std::string example;  // names a record and the likely cause
         std::uint32_t lane = 0;
         std::uint32_t epoch = 0;
     };
-    // The index after the drop reasons.
+    // The index behind the drop reasons.
     static constexpr std::size_t conflict = static_cast<std::size_t>(DropReason::count);
 
     [[nodiscard]] bool note(std::size_t kind, const Record& record);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::uint64_t receipt_magic = 0x3154504352'4c4c52;  // "RLLRCPT1"
 
-// A receipt is this head and then one entry a record; native byte order, for it stays on one
-// machine.
+// A receipt is this head and one entry for each record; in native byte order, because it stays on
+// one machine.
 struct ReceiptHead {
     std::uint64_t magic;
     std::uint64_t ring_id;
@@ -68,7 +68,8 @@ std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
     Frame frame;
     for (const ReceiptEntry& entry : entries) {
         const auto& feeds = roster.feeds();
-        // Positions never come again: what lies there unreleased is it, whatever its frame says.
+        // Positions never repeat: an unreleased record at this position is the one, regardless of
+        // its frame.
         const bool here = entry.lane < feeds.size() && feeds[entry.lane] &&
                           feeds[entry.lane]->undelivered(entry.position, ref, frame);
         if (here) {
@@ -77,7 +78,7 @@ std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
             elsewhere.emplace(identity_of(entry), true);
         }
     }
-    // Those that were nacked and then moved to the spill before the trainer died.
+    // Records that were nacked, and then moved to the spill before the trainer died.
     const auto& spilled = roster.feeds().back();
     for (std::uint64_t at = spilled ? spilled->oldest_position() : 0;
          spilled && !elsewhere.empty() && spilled->frame_at(at, frame); at += frame.bytes) {

@@ -11,7 +11,7 @@
 
 namespace rollring {
 
-// One record of it: where it lay, and who it is, for it may be moved before that.
+// One record of the batch: its position, and its identity in case it is moved.
 struct ReceiptEntry {
     std::uint64_t position;
     std::uint64_t sequence;
@@ -22,9 +22,9 @@ struct ReceiptEntry {
 };
 
 std::string write_receipt(std::span<const ReceiptEntry> entries, std::uint64_t ring_id);
-// Errc::invalid_argument if it is none of this ring.
+// Errc::invalid_argument if it is not a receipt of this ring.
 Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id);
-// Those of its records that nobody has released. Before any of them is delivered again.
+// The unreleased records of a receipt. Call it before any of them is delivered again.
 std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
                                        const ProducerRoster& roster);
 

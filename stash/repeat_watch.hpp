@@ -1,5 +1,5 @@
 #pragma once
-// Which producers send what had come before, in numbers that are no accident. One thread at a time.
+// Finds producers that repeat earlier records too often for an accident. One thread at a time.
 
 #include <cstdint>
 #include <map>
@@ -16,10 +16,10 @@ class RepeatWatch {
     struct Counts {
         std::uint64_t duplicate = 0;
         std::uint64_t late = 0;
-        std::uint64_t records = 0;  // all that came from it; known when it has ended
+        std::uint64_t records = 0;  // all records of the producer; known when it has ended
         std::string name;           // likewise
         [[nodiscard]] bool suspect(std::uint64_t of_records) const {
-            // Of two that collide all the time each loses a half, or one more and the other less.
+            // If two collide all the time, each loses half, or one more and the other less.
             return duplicate + late >= least && (duplicate + late) * 3 >= of_records;
         }
     };
@@ -30,7 +30,7 @@ class RepeatWatch {
         Counts& counts = counts_[producer];
         (reason == DropReason::late ? counts.late : counts.duplicate)++;
     }
-    // Keeps the counts of an ended producer only if they say something.
+    // Keeps the counts of an ended producer only if they are suspect.
     void ended(Producer producer, const std::string& name, std::uint64_t records) {
         const auto found = counts_.find(producer);
         if (found == counts_.end()) return;

@@ -36,7 +36,7 @@ void ShownStash::note_caught_up() {
     room_->forget_inherited();
 }
 
-// Only where it says something else: whoever asks reads this line with each group.
+// Stores only a change: producers read this line with each group.
 void ShownStash::show_open_groups() {
     const std::uint64_t count = std::max<std::uint64_t>(groups_->open_groups(), inherited_groups_);
     std::atomic<std::uint64_t>& shown = core_->control().open_groups;
@@ -46,7 +46,7 @@ void ShownStash::show_open_groups() {
     shown.store(count);
 }
 
-// Again and again: producers would wait for ever where somebody has written over a bound.
+// Repeated all the time: producers would wait forever if another process had overwritten a bound.
 void ShownStash::show_bounds() {
     ReaderControl& control = core_->control();
     keep(control.max_open_bytes,
@@ -83,7 +83,7 @@ void ShownStash::narrow() {
     show_bounds();
 }
 
-// When there may be a place for them, and now and then in any case.
+// Wakes them when there may be a place, and from time to time in any case.
 void ShownStash::wake_openers() {
     constexpr std::int64_t every_ns = 10'000'000;
     Bell& bell = core_->map().consumer_bell();
@@ -96,11 +96,11 @@ void ShownStash::wake_openers() {
     core_->roster().ring_openers();
 }
 
-// More memory for the spill: for what those wait for who may not open a group, and for two groups
-// more, so that nobody need wait for it. Not the overflow file: as long as anything moves, they
-// wait for memory.
+// Grows the spill in memory: for the groups that waiting producers want to open, and for two more
+// groups, so that no producer need wait for it. Not in the overflow file: as long as anything
+// moves, these groups wait for memory.
 void ShownStash::grow_room(std::int64_t now_ns) {
-    // Claims that were made while nobody read count each producer of a group.
+    // Claims made while no stash read the ring count each producer of a group.
     Spill* const spill = evacuation_->spill();
     if (spill == nullptr || !caught_up_) return;
     std::uint64_t wanted = room_->ahead_bytes();
@@ -194,7 +194,7 @@ void ShownStash::show_room() {
     if (room_->runs_short(core_->roster().active())) grow_room(monotonic_ns());
 }
 
-// For everybody outside: producers who wait to open a group, and people.
+// For readers outside: producers that wait to open a group, and people.
 void ShownStash::show_account(bool room_changed) {
     ReaderControl& control = core_->control();
     if (leased_on_top_) show_bounds();
@@ -213,7 +213,7 @@ void ShownStash::show_batch(const LatestBatch& batch) {
     store_release(page.sequence, peek(page.sequence) + 1);
 }
 
-// Makes its sequence odd. Odd it is if a predecessor was killed before it had written all.
+// Makes its sequence odd. It is odd already if a predecessor was killed while it wrote.
 StashPage& ShownStash::begin_page() {
     auto& page = core_->seat().reader_pages().at<StashPage>(sizeof(ReaderControl));
     store_release(page.sequence, (peek(page.sequence) & ~std::uint64_t{1}) + 1);

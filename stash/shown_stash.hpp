@@ -20,7 +20,7 @@ namespace rollring {
 
 class ShownStash {
   public:
-    // All outlive this. `max_open_bytes`: 0: no limit.
+    // All must outlive this object. `max_open_bytes`: 0: no limit.
     ShownStash(ConsumerCore& core, const Slab<Record>& records, GroupStash& groups, GroupRoom& room,
                Evacuation& evacuation, std::uint64_t max_open_bytes)
         : core_(&core),
@@ -35,7 +35,7 @@ class ShownStash {
     // `leased_on_top`: leased groups are added to that bound.
     void start(std::uint64_t max_open_groups, bool leased_on_top);
     [[nodiscard]] std::uint32_t rows() const { return board_->rows(); }
-    // The oldest groups that wait for members, at most `count`, for people.
+    // The oldest groups that wait for members, at most `count`, for display.
     [[nodiscard]] std::vector<GroupStat> oldest_open(std::size_t count, std::int64_t now_ns) const;
     // The same as "; the oldest: (...), (...)", or nothing.
     [[nodiscard]] std::string oldest_text(std::size_t count, std::int64_t now_ns) const;

@@ -21,9 +21,9 @@ Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const R
       writer_(owner_page_.at<LaneOwner>(0).tail, entry.head, NativePlatform::Frames{data_.data()},
               capacity_bytes_, std::min(geometry.lane_bytes, geometry.spill_bytes)) {}
 
-// The released-bits of that part with it; with an overflow file all of them, so that going on there
-// takes nothing of a full /dev/shm. What lies before it is reserved, and not named again: the
-// system would look at each of its pages.
+// Reserves the released-bits of that part as well; with an overflow file all of them are reserved
+// already, so that growth into the file needs nothing of a full /dev/shm. The bytes before the part
+// are reserved, and are not named again, because the kernel would visit each of their pages.
 Result<void> Spill::reserve(const Part& part, const RingMap& map, const Overflow* overflow) {
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
@@ -47,8 +47,8 @@ Result<void> Spill::reserve(const Part& part, const RingMap& map, const Overflow
 
 namespace {
 
-// A lane's worth is wanted at once, and never less than the least, but no overflow file for that;
-// what a predecessor reserved may be in use.
+// The first part is as long as a lane, and at least `least_bytes`, without the overflow file. Bytes
+// that a predecessor reserved may be in use.
 constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
 
 std::uint64_t first_bytes(const Geometry& geometry, const ReaderControl& control,
@@ -72,12 +72,12 @@ Result<void> Spill::reserve_first(const RingMap& map, const ReaderControl& contr
         auto bits = map.segment().reserve(geometry.bits_offset(lane), geometry.bits_bytes(lane),
                                           "the bookkeeping of the spill and its overflow file",
                                           "create the ring with less --overflow-bytes");
-        // Those of what is in use are there.
+        // The spill cannot do without the file if records may lie in it.
         if (!bits && peek(control.spill_reserved_bytes) > overflow->begin()) return bits;
         if (!bits) overflow->forgo(bits.error().to_string());
     }
     auto reserved = reserve({0, first_bytes(geometry, control, overflow)}, map, overflow);
-    if (!reserved) give_back(map);  // it may have had a part
+    if (!reserved) give_back(map);  // a part may have been reserved
     return reserved;
 }
 
@@ -101,7 +101,7 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* 
         }
     }
     Spill spill(std::move(*page), std::move(*data), geometry, map.entry(lane), control, overflow);
-    // Read once: others can write it.
+    // Read once: others may overwrite it.
     const std::uint64_t bytes = first_bytes(geometry, control, overflow);
     if (auto reserved = reserve({0, bytes}, map, overflow); !reserved) {
         return std::unexpected(reserved.error());
@@ -111,7 +111,7 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* 
     return spill;
 }
 
-// Where a predecessor turned back to the start, what lies behind that is free, and not occupied.
+// If a predecessor turned back to the start, the bytes behind its skip are free, not occupied.
 void Spill::find_lap_end() {
     const std::uint64_t tail = writer_.position();
     const std::uint64_t head = writer_.head();
@@ -140,11 +140,11 @@ bool Spill::grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMa
                     std::int64_t now_ns) {
     constexpr std::int64_t try_again_ns = 1'000'000'000;
     constexpr std::uint64_t step_bytes = std::uint64_t{16} << 20;
-    const std::uint64_t wanted = std::min(usable_bytes, most);  // whatever was asked for
+    const std::uint64_t wanted = std::min(usable_bytes, most);  // at most all
     while (reserved_bytes_ < most) {
         const std::uint64_t usable = this->usable_bytes();
         if (usable >= wanted) break;
-        // Where memory was refused, the file may have some.
+        // If memory was refused, the file may have room.
         const bool elsewhere = most > memory_bytes() && reserved_bytes_ < memory_bytes();
         if (refused_ns_ != 0 && now_ns - refused_ns_ < try_again_ns && !elsewhere) return false;
         const std::uint64_t missing = wanted - usable;
@@ -160,8 +160,8 @@ bool Spill::grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMa
     return this->usable_bytes() >= usable_bytes;
 }
 
-// Memory as far as it goes, and then the file if `most` reaches there. A part of what is wanted at
-// the least may be all that is added.
+// Adds memory up to its limit, and then the file if `most` reaches into it. The added part may be
+// shorter than `least`.
 Result<void> Spill::add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,
                              const RingMap& map) {
     const std::uint64_t memory = memory_bytes();
@@ -179,8 +179,8 @@ Result<void> Spill::add_part(std::uint64_t least, std::uint64_t wanted, std::uin
     return done ? add_part(least, wanted, most, map) : done;
 }
 
-// A quarter stays free, so that compaction copies each byte a few times at the most; or four of the
-// longest records, which may be more, but not more than half.
+// A quarter stays free, so that compaction copies each byte only a few times; or room for four of
+// the longest records if that is more, but not more than half.
 std::uint64_t Spill::usable_of(std::uint64_t bytes) const {
     const std::uint64_t longest =
         std::max(largest_bytes_, std::uint64_t{peek(control_->record_lines)} * line_bytes);
@@ -192,8 +192,8 @@ void Spill::note_live(const LaneFeed& own) {
     largest_bytes_ = own.largest_bytes();
 }
 
-// Compaction copies the oldest record to the end, behind a skip perhaps: without room for that, one
-// record would keep all the dead bytes behind it. Half of the spill is enough to give for it.
+// Compaction copies the oldest record to the end, perhaps behind a skip: without room for that, one
+// record would keep all the dead bytes behind it. At most half of the spill is kept free for that.
 bool Spill::leaves_room(std::uint64_t bytes, const LaneFeed& own) const {
     const std::uint64_t occupied = occupied_bytes(own);
     if (occupied == 0) return true;
@@ -206,17 +206,18 @@ std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
                                      RingJournal& journal) {
     const RecordRef& from = straggler.ref;
     LaneFeed& source = *straggler.feed;
-    // What a predecessor left there is read first: our reader follows our writer record by record.
+    // The predecessor's records are read first: our reader follows our writer record by record.
     if (own.read_position() != writer_.position()) return std::nullopt;
     if (&source != &own && !leaves_room(from.bytes(), own)) return std::nullopt;
     if (writer_.reserve(from.bytes()) != Reserve::ok) {
-        own.pass_written({writer_.position(), 0});  // a skip, to wait at the start
+        own.pass_written({writer_.position(), 0});  // a skip: wait at the start
         return std::nullopt;
     }
     [[maybe_unused]] const bool compacts = &source == &own;
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, straggler.bytes + line_bytes, from.bytes() - line_bytes);
-    // A file may come back with other bytes than it was given. A producer's own checksum stays.
+    // A file may return other bytes than were written, so the record needs a checksum. A producer's
+    // own one stays.
     if (overflow_ != nullptr && writer_.offset() + from.bytes() > overflow_->begin()) {
         const std::span payload(to + line_bytes, straggler.frame.payload_bytes);
         if (!has_checksum(payload)) seal_with_checksum(payload);

@@ -1,14 +1,15 @@
 #pragma once
-// The spill: one lane more, which the consumer writes and reads. Records of groups that stay
+// The spill: an additional lane, which the consumer writes and reads. Records of groups that stay
 // incomplete while their lane fills up are copied here, so that they pin a bounded memory of their
-// own and not the lane. Old ones are copied to its end again when they pin the spill (compaction).
+// own instead of the lane. Old ones are copied to its end again when they pin the spill
+// (compaction).
 //
-// A move is one event: the copy lies behind the spill's tail, unseen, until a journal entry says
-// "tail := t, release the original". A consumer killed before that entry has not moved the record;
-// after it, its successor finishes the move. There are never two of it.
+// A move is one event: the copy lies behind the spill's tail, invisible, until a journal entry says
+// "tail := t, release the original". If a consumer is killed before that entry, the record has not
+// moved; after it, the successor finishes the move. The record never exists twice.
 //
-// Its memory is reserved from its start on, as it is needed: `reserved_bytes` of `capacity`. Behind
-// its memory it goes on in the overflow file, if the ring has one (overflow.hpp).
+// The spill's memory is reserved from its start on, as needed: `reserved_bytes` of `capacity`.
+// Behind its memory it continues in the overflow file, if the ring has one (overflow.hpp).
 
 #include <cstdint>
 #include <optional>
@@ -23,14 +24,15 @@ namespace rollring {
 
 class Spill {
   public:
-    // Reserves the first part of it, or what a predecessor had; Errc::not_enough_shared_memory if
-    // that does not fit. `overflow` is the ring's; null: it has none.
+    // Reserves its first part, or as much as a predecessor had; Errc::not_enough_shared_memory if
+    // that does not fit. `overflow`: the ring's file; null: it has none.
     static Result<void> reserve_first(const RingMap& map, const ReaderControl& control,
                                       Overflow* overflow);
-    // What reserve_first() took, if nothing was ever written there: for an open that fails.
+    // Returns the memory of reserve_first() if nothing was ever written there, for an open that
+    // fails.
     static void give_back(const RingMap& map);
-    // Maps the spill, and reserves its first part. `overflow` outlives it. Before that,
-    // set_spill_tail().
+    // Maps the spill, and reserves its first part. `overflow` must outlive it. Call
+    // set_spill_tail() before.
     static Result<Spill> open(const RingMap& map, ReaderControl& control, Overflow* overflow);
     // A record at its feed's cursor (LaneFeed::oldest).
     struct Straggler {
@@ -39,38 +41,38 @@ class Spill {
         const std::byte* bytes;  // from its frame on
         LaneFeed* feed;
     };
-    // Moves it: copies it, releases it where it was. Where it is now; nothing if the spill has no
-    // room. `own` is the spill's feed, and may be the straggler's.
+    // Moves the record: copies it and releases the original. Returns the copy; empty if the spill
+    // has no room. `own` is the spill's feed, and may be the straggler's.
     std::optional<RecordRef> move(const Straggler& straggler, LaneFeed& own, RingJournal& journal);
 
-    // Reserves memory until so much of it is usable, or all that there is. False if not: grow_error
-    // says why, and it is tried again a second later.
+    // Reserves memory until this much is usable, or all of it is reserved. False if too little is
+    // usable: grow_error() may say why, and the next attempt is a second later.
     bool grow(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
         return grow_to(usable_bytes, most_bytes(), map, now_ns);
     }
-    // The same, but not into the overflow file: for what can wait as well.
+    // The same without the overflow file, for needs that can wait.
     bool grow_in_memory(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
         return grow_to(usable_bytes, memory_bytes(), map, now_ns);
     }
     [[nodiscard]] const std::string& grow_error() const { return grow_error_; }
 
-    // Of records that lie there, as of the last move() or note_live().
+    // Bytes of the records in the spill, as of the last move() or note_live().
     [[nodiscard]] std::uint64_t live_bytes() const { return live_bytes_; }
     void note_live(const LaneFeed& own);
-    // From the oldest record to the end, what is dead between them included.
+    // From the oldest record to the end, with the dead bytes between.
     [[nodiscard]] std::uint64_t occupied_bytes(const LaneFeed& own) const {
         return writer_.written_since(own.head());
     }
     [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
-    // What may lie there so that compaction always finds room: of what is reserved, and of all that
-    // could be.
+    // The bytes that it may hold so that compaction always finds room: of the reserved ones, and of
+    // all that it can reserve.
     [[nodiscard]] std::uint64_t usable_bytes() const { return usable_of(reserved_bytes_); }
-    // What it can ever hold, live and dead.
+    // The most that it can ever hold, live and dead.
     [[nodiscard]] std::uint64_t most_bytes() const {
         return overflows() ? capacity_bytes_ : memory_bytes();
     }
     [[nodiscard]] std::uint64_t usable_most_bytes() const { return usable_of(most_bytes()); }
-    // What of it lies in the overflow file, or may; null: the ring has none.
+    // The overflow file, which may hold a part of the spill; null: the ring has none.
     [[nodiscard]] const Overflow* overflow() const { return overflow_; }
 
   private:
@@ -98,14 +100,14 @@ class Spill {
     Mapping data_;
     std::uint32_t lane_;
     std::uint64_t capacity_bytes_;  // of the lane
-    std::uint64_t memory_bytes_;    // that it may have in memory
+    std::uint64_t memory_bytes_;    // its limit in memory
     ReaderControl* control_;
     Overflow* overflow_;
     NativeWriter writer_;
     std::uint64_t reserved_bytes_ = 0;
     std::uint64_t live_bytes_ = 0;
-    std::uint64_t largest_bytes_ = 0;  // of any record since it was empty last
-    std::int64_t refused_ns_ = 0;      // when the system had no more memory
+    std::uint64_t largest_bytes_ = 0;  // the longest record since it was last empty
+    std::int64_t refused_ns_ = 0;      // when the system refused memory
     std::string grow_error_;
 };
 

@@ -11,14 +11,14 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t patience_ns = 1'000'000'000;
-// Every producer waits, and has waited for so long: it is no passing moment. One that may choose
-// asks again sooner than that.
+// Waits of this length are a standstill and not a passing moment. A producer that may choose asks
+// again sooner than that.
 constexpr std::int64_t standstill_ns = 20'000'000;
 constexpr std::int64_t stall_told_every_ns = 10'000'000'000;
 
 }  // namespace
 
-// Whether a producer waits for room that could not be made, or may not open a group.
+// Counts the producers that wait for room that could not be made, or that may not open a group.
 Waits Standstill::who_waits() const {
     Waits waits;
     const std::uint64_t bound = peek(core_->map().control().max_open_groups);
@@ -43,10 +43,10 @@ Waits Standstill::who_waits() const {
     return waits;
 }
 
-// Nothing can come any more that would complete a batch: a producer has no room, or may not open
-// another group while all that are open are complete and no place is given away, or while nothing
-// comes for the others (what they miss may lie behind the group that may not be opened). What is
-// ready ships as a smaller batch.
+// No record can arrive any more that would complete a batch: a producer has no room; or it may not
+// open another group, although all open groups are complete and no announced one is missing, or
+// although nothing arrives for the others (the missing members may lie behind the group that may
+// not be opened). The ready groups then ship as a smaller batch.
 bool Standstill::stuck(const Waits& waits, std::int64_t now_ns) const {
     if (groups_->ready_groups() == 0 || awaits_leases()) return false;
     if (waits.for_room != 0) return true;
@@ -56,16 +56,16 @@ bool Standstill::stuck(const Waits& waits, std::int64_t now_ns) const {
     return all_complete || now_ns - came_ns_ > patience_ns || stands_still(waits, now_ns);
 }
 
-// All producers wait, for what only this stash can give: nothing will come by itself. Or some wait,
-// and of those that do not nothing has come for long: they may have nothing more to send.
+// All producers wait for things that only this stash can give: nothing will arrive by itself. Or
+// some wait, and the others have sent nothing for long: they may have nothing more to send.
 bool Standstill::stands_still(const Waits& waits, std::int64_t now_ns) const {
     if (waits.tails != tails_ || now_ns - since_ns_ < standstill_ns) return false;
     return waits.all() || (waits.any() && impatient_);
 }
 
-// Groups that fit together were let in, so at least one of them can be completed; if all wait all
-// the same, what it misses lies behind a group that may not be opened, or records were longer than
-// was to be foreseen. One of those groups is let in on top.
+// Groups that fit together were let in, so at least one of them can be completed. If all producers
+// wait nevertheless, its missing members lie behind a group that may not be opened, or records were
+// longer than expected. One of the waiting groups is then let in beyond the bounds.
 void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
     all_ = waits.all();
     impatient_ |= waits.any() && now_ns - std::max(came_ns_, moved_ns_) > patience_ns;
@@ -75,13 +75,13 @@ void Standstill::let_go(const Waits& waits, std::int64_t now_ns) {
         return;
     }
     if (!stands_still(waits, now_ns) || awaits_leases()) return;
-    if (waits.for_place != 0 && let_in(waits, now_ns)) return;  // then it is no stall
+    if (waits.for_place != 0 && let_in(waits, now_ns)) return;  // then it is not a stall
     tell_stall(waits, now_ns);
 }
 
-// The smallest of the groups that wait to be opened, while there is memory for it. The bounds that
-// the trainer's options set give way only where no producer can do anything else: one that may
-// choose waits for its engine perhaps, and sends to a group that is open.
+// Lets in the smallest of the groups that wait to be opened, while there is memory for it. The
+// bounds of the trainer's options give way only if no producer can do anything else: one that may
+// choose perhaps waits for its engine, and sends to an open group.
 bool Standstill::let_in(const Waits& waits, std::int64_t now_ns) {
     const bool widened = waits.all() && waits.can_choose == 0 &&
                          shown_->widen(room_->taken_places(core_->roster().active()));
@@ -100,7 +100,7 @@ bool Standstill::let_in(const Waits& waits, std::int64_t now_ns) {
     return widened || grown;
 }
 
-// Told after a second, and again every ten.
+// Reports the stall after a second, and again every ten.
 void Standstill::tell_stall(const Waits& waits, std::int64_t now_ns) {
     const Spill* const spill = evacuation_->spill();
     const std::int64_t began_ns = std::max(came_ns_, moved_ns_);

@@ -1,6 +1,6 @@
 #pragma once
-// Whether anything moves: which producers wait, for what, and what is let go, or told, where all
-// do.
+// Detects a standstill: the producers that wait and their demands. If all wait, lets a group in
+// beyond the bounds, or reports the stall.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,20 +20,20 @@ struct Waits {
     std::uint32_t producers = 0;
     std::uint32_t for_room = 0;
     std::uint32_t for_place = 0;
-    std::uint32_t can_choose = 0;  // of these: some that may send to another group
-    std::uint64_t announced = 0;   // groups that were given a place and of which nothing has come
+    std::uint32_t can_choose = 0;  // of these: may send to another group
+    std::uint64_t announced = 0;   // groups that have a place, and of which no record was read
     std::uint32_t room_lane = 0;
-    std::uint64_t room_bytes = 0;                   // of one that waits for room
-    std::uint64_t place_bytes = ~std::uint64_t{0};  // the least that a group needs
-    std::uint64_t tails = 0;  // of all lanes with their wishes: changes when one moves
+    std::uint64_t room_bytes = 0;                   // of a producer that waits for room
+    std::uint64_t place_bytes = ~std::uint64_t{0};  // the smallest demand of a group
+    std::uint64_t tails = 0;  // sum of all tails and demands: changes when one moves
     [[nodiscard]] bool any() const { return for_room + for_place != 0; }
     [[nodiscard]] bool all() const { return producers != 0 && for_room + for_place == producers; }
 };
 
 class Standstill {
   public:
-    // All outlive this. `leases_end`: a trainer that waits for a batch gives back those that it
-    // holds, and with them room, before anything need be let in on top.
+    // All must outlive this object. `leases_end`: a trainer that waits for a batch first returns
+    // the leased ones, and with them room, so nothing need be let in beyond the bounds before that.
     Standstill(ConsumerCore& core, const GroupStash& groups, GroupRoom& room,
                Evacuation& evacuation, ShownStash& shown, EventQueue& events, bool leases_end)
         : core_(&core),
@@ -44,18 +44,18 @@ class Standstill {
           events_(&events),
           leases_end_(leases_end) {}
 
-    // A record came: nothing is let in on top any more.
+    // A record came: nothing is let in beyond the bounds any more.
     void note_came(std::int64_t now_ns) {
         came_ns_ = now_ns;
         room_->widen(0);
         shown_->narrow();
         all_ = false;
     }
-    // A record was moved, or a batch given back.
+    // A record was moved, or a batch was returned.
     void note_moved(std::int64_t now_ns) { moved_ns_ = now_ns; }
     // A batch is complete again.
     void note_cut() { impatient_ = false; }
-    // Every producer waited when it was looked at last.
+    // Every producer waited at the last check.
     [[nodiscard]] bool all_wait() const { return all_; }
 
     [[nodiscard]] Waits who_waits() const;
@@ -63,7 +63,7 @@ class Standstill {
     void let_go(const Waits& waits, std::int64_t now_ns);
 
   private:
-    // Nothing need be done: it comes by itself.
+    // Nothing need be done: returned batches will bring room.
     [[nodiscard]] bool awaits_leases() const {
         return leases_end_ && groups_->leased_batches() != 0;
     }
@@ -78,13 +78,13 @@ class Standstill {
     ShownStash* shown_;
     EventQueue* events_;
     bool leases_end_;
-    std::int64_t came_ns_ = 0;   // when a record came last
-    std::int64_t moved_ns_ = 0;  // when one was moved
+    std::int64_t came_ns_ = 0;   // when the last record came
+    std::int64_t moved_ns_ = 0;  // when a record was last moved
     std::uint64_t tails_ = 0;
     std::int64_t since_ns_ = 0;
     std::int64_t told_ns_ = 0;
     bool all_ = false;
-    bool impatient_ = false;  // nothing came for long; until a batch is complete again
+    bool impatient_ = false;  // no record for long; until a batch is complete again
 };
 
 }  // namespace rollring

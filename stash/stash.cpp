@@ -14,7 +14,7 @@
 namespace rollring {
 namespace {
 
-constexpr int records_per_turn = 64;  // between looks at the clock
+constexpr int records_per_turn = 64;  // between checks of the clock
 constexpr int turns_late_max = 64;    // after the deadline, if records keep coming
 constexpr std::int64_t tick_every_ns = 10'000'000;
 constexpr std::int64_t blocked_patience_ns = 1'000'000'000;
@@ -64,7 +64,7 @@ Stash::Impl::~Impl() {
     close();
 }
 
-// The bounds stay for producers until the next trainer comes, or a plain consumer, who lifts them.
+// The bounds stay in force until the next trainer comes, or a plain consumer, which lifts them.
 void Stash::Impl::close() {
     leases.end_all(core.usable());
     if (core.usable()) core.seat().give_back();
@@ -73,8 +73,8 @@ void Stash::Impl::close() {
 Result<void> Stash::Impl::start() {
     if (auto recovered = core.start(); !recovered) return recovered;
     ReaderControl& control = core.control();
-    // The spill last, as it is written from then on; its memory first, so that a stash that cannot
-    // open keeps none of it.
+    // The spill comes last, because it is written from then on; its memory comes first, so that a
+    // stash that cannot open keeps none of it.
     Overflow* const overflow = core.seat().overflow();
     if (auto reserved = Spill::reserve_first(core.map(), control, overflow); !reserved) {
         return reserved;
@@ -145,7 +145,7 @@ void Stash::Impl::admit(Turn& turn, std::uint32_t number) {
     const Arrival arrival = arrival_of(record, number);
     room.saw(record.ref.lines);
     spill_read |= record.ref.lane != core.map().geometry().spill_lane();
-    // Its producer may have gone in a predecessor's time, and will not be announced again.
+    // Its producer may have ended under a predecessor, and will not be reported again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     const auto index = turn.groups().admit(arrival, turn.now_ns(), core.policy_version());
     if (index == GroupStash::no_group) return;
@@ -156,10 +156,10 @@ void Stash::Impl::admit(Turn& turn, std::uint32_t number) {
         notices.size_conflict(record, group);
     }
     if (group.state == GroupState::free) {
-        // Another group may take the index, and its end must have been shown by then.
+        // Another group may take the index: this end must be shown before that.
         turn.finish_changes();
     } else if (group.total.records == 0) {
-        // Nothing of it is left to name it later.
+        // No record of it is left to take the name from later.
         turn.show_groups();
         shown.name(index, record.view.instance_id());
     }
@@ -178,8 +178,8 @@ bool Stash::Impl::tick(std::int64_t now_ns) {
     return true;
 }
 
-// A group that is due is decided once all has been read that had been sent by then: what completes
-// it may lie in a lane, unread while we trained or while there was no trainer.
+// A due group is decided once every record sent by then has been read: its missing members may lie
+// in a lane, unread while the trainer trained or was down.
 void Stash::Impl::keep_deadlines(Turn& turn) {
     if (noted_ns != 0) {
         // A blocked lane may wait for the very groups that are due.
@@ -194,7 +194,8 @@ void Stash::Impl::keep_deadlines(Turn& turn) {
     core.roster().note_tails();
 }
 
-// A producer's end is told after its last record: what it has begun will not be finished.
+// A producer's end is reported after its last record: members that it has begun will not be
+// finished.
 void Stash::Impl::hear_events(Turn& turn) {
     Event event;
     while (core.roster().events().pop(event)) {
@@ -207,8 +208,8 @@ void Stash::Impl::hear_events(Turn& turn) {
     }
 }
 
-// Producers of redelivered records whose end a predecessor was told of. Called when all that they
-// left has been read.
+// Producers of redelivered records whose end was reported to a predecessor. Called once all of
+// their records have been read.
 void Stash::Impl::fail_orphans(Turn& turn) {
     for (const auto& [lane, epoch] : orphans) {
         if (lane >= core.map().geometry().lane_count) continue;
@@ -230,10 +231,10 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     if (!entries) return std::unexpected(entries.error());
     const std::vector<RecordRef> found = find_unreleased(*entries, core.roster());
     if (found.empty()) return std::uint64_t{0};
-    // One that was leased later may have been acknowledged before.
+    // A batch that was leased later may have been acknowledged before.
     if (step >= 0) step = std::max(step, core.last_acked_step());
     if (auto checked = core.check_step(step); !checked) return std::unexpected(checked.error());
-    // Their groups are over, as after ack().
+    // Their groups are finished, as after ack().
     const std::int64_t now = monotonic_ns();
     std::vector<GroupKey> keys;
     for (const RecordRef& one : found) {
@@ -251,7 +252,7 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
     return found.size();
 }
 
-// Reads for a while, and no more than makes a batch possible. Poll::empty if nothing came.
+// Reads for a while, but stops once a batch is possible. Poll::empty if nothing came.
 Poll Stash::Impl::read(std::int64_t now_ns) {
     polled = true;
     Poll got = Poll::record;
@@ -268,7 +269,7 @@ Poll Stash::Impl::read(std::int64_t now_ns) {
             }
             came_any = true;
             admit(turn, number);
-            shown.show_open_groups();  // a lane that has ended announces nothing any more
+            shown.show_open_groups();  // an ended lane no longer announces groups
         } while (--left > 0 && !(groups.may_cut() && backlog.was_read()));
         if (came_any) standstill.note_came(now_ns);
     }
@@ -295,14 +296,14 @@ Poll Stash::Impl::wait(Deadline until) {
     return woken;
 }
 
-// Cuts a batch into `plan` if there is one, or else makes room. `blocked`: nothing was left to
-// read; `changed`: since the room was shown.
+// Cuts a batch into `plan` if there is one, and makes room otherwise. `blocked`: nothing was left
+// to read; `changed`: since the room was shown.
 Stash::Impl::Decided Stash::Impl::decide(std::int64_t now_ns, bool blocked, bool changed) {
     Turn turn(*this, now_ns);
-    // The rest of the spill may hold a later attempt of what would be shipped.
+    // The unread rest of the spill may hold a later attempt of a member that would ship.
     bool cut =
         spill_read && backlog.was_read() && turn.groups().cut(now_ns, core.policy_version(), plan);
-    // Also before the trainer goes to work: nothing is moved while it does.
+    // Also before the trainer starts to work: nothing is moved meanwhile.
     const bool relieved = evacuation.make_room(blocked || cut, now_ns);
     if (relieved) standstill.note_moved(now_ns);
     const bool looked = !cut && !relieved && blocked;
@@ -325,7 +326,7 @@ bool Stash::Impl::cut_rest(std::int64_t now_ns) {
     return spill_read && turn.groups().cut_rest(now_ns, core.policy_version(), plan);
 }
 
-// Leases what was cut into `plan`. `self` owns this.
+// Leases the batch of `plan`. `self` owns this object.
 void Stash::Impl::ship(Batch& batch, std::shared_ptr<void> self) {
     leases.lease(batch, plan, std::move(self));
     shown.show_batch(leases.latest());
@@ -339,7 +340,8 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     bool blocked = false;
     bool changed = true;  // since the room was shown
     int turns_late = 0;
-    // One that an earlier call did not get through is read first: calls that may not wait get on.
+    // A backlog that an earlier call did not finish is read first, so that calls that do not wait
+    // make progress.
     if (impl.options.order == Order::freshest && impl.backlog.was_read()) impl.backlog.note();
     for (;;) {
         const std::int64_t now = monotonic_ns();
@@ -382,7 +384,8 @@ void Stash::interrupt() {
 }
 
 NextBatch Stash::rest(Batch& batch) {
-    // Also where it says closed: what was read before the ring was removed is still to come.
+    // Also if it is closed: records that were read before the ring was removed are still to be
+    // shipped.
     if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;

@@ -1,6 +1,6 @@
 #pragma once
-// The parts of a Stash: the reader of the ring, the state machine of groups (stash/groups/), the
-// state that it shows, evacuation, and the leased batches.
+// The parts of a Stash: the reader of the ring, the state machine of groups (stash/groups/), its
+// public state, evacuation, and the leased batches.
 
 #include <cstdint>
 #include <memory>
@@ -30,9 +30,8 @@ struct Stash::Impl {
 
     ConsumerCore core;
     StashOptions options;
-    // Each record that is held or leased, with its view as it was checked when it came: batches use
-    // this checked view and never read the header again. The state machine refers to records by
-    // index.
+    // Each held or leased record, with the view that was checked when it was read: batches use this
+    // view, and never read the header again. The state machine refers to records by their numbers.
     Slab<Record> records;
 
   private:
@@ -50,36 +49,36 @@ struct Stash::Impl {
     LeaseBook leases;
     ShareBook shares;
     BatchPlan plan;
-    Backlog backlog;  // records to read before a batch is cut; only for Order::freshest
+    Backlog backlog;  // read before a batch is cut; empty unless Order::freshest
     RepeatWatch repeats;
-    std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of the dead
+    std::set<std::pair<std::uint32_t, std::uint32_t>> orphans;  // (lane, epoch) of ended producers
     std::int64_t ticked_ns = 0;
     std::int64_t noted_ns = 0;  // when the lanes' tails were noted
     std::uint64_t batches_short = 0;
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
-    bool spill_read = false;  // the predecessor's records in the spill were read
+    bool spill_read = false;  // the predecessor's records in the spill, which come first
 
     Impl(ReaderSeat seat, const StashOptions& given, const ConsumerOptions& consumer_options);
     ~Impl();
 
     Result<void> start();
-    // Ends all leases and gives the seat back. Memory stays mapped while a lease refers to it.
+    // Ends all leases and gives the seat back. The memory stays mapped as long as a lease uses it.
     void close();
     static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
     Poll read(std::int64_t now_ns);
     Poll wait(Deadline until);
     struct Decided {
         bool cut;
-        bool looked;  // for waiting producers: nothing was left to read or to evacuate
+        bool looked;  // (for waiting producers): nothing is left to read or move
     };
     [[nodiscard]] Decided decide(std::int64_t now_ns, bool blocked, bool changed);
     [[nodiscard]] bool cut_rest(std::int64_t now_ns);
     void ship(Batch& batch, std::shared_ptr<void> self);
     void admit(Turn& turn, std::uint32_t number);
     void fail_orphans(Turn& turn);
-    // True if something was done.
+    // True if anything was done.
     bool tick(std::int64_t now_ns);
     void keep_deadlines(Turn& turn);
     void hear_events(Turn& turn);

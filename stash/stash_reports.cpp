@@ -1,5 +1,5 @@
-// A stash's answers about itself: its counts and its ring, and for people, the reasons why nothing
-// comes and why so much was dropped.
+// A stash's reports about itself: its counts and its ring and, for people, why no batch comes and
+// why so many records were dropped.
 
 #include <utility>
 

@@ -24,8 +24,8 @@ void Stash::Impl::Turn::finish_changes() {
     release_dropped();
 }
 
-// Once every record read is admitted: groups are counted as open, and their bytes as owed, before
-// they stop counting as announced.
+// Once all records read are admitted: groups count as open, and their bytes as owed, before they
+// stop counting as announced.
 void Stash::Impl::Turn::show_admitted() {
     impl_->shown.show_open_groups();
     impl_->shown.show_room();

@@ -9,7 +9,7 @@
 namespace rollring {
 namespace {
 
-// Of the rewards that are there.
+// The spread of the rewards that are present.
 struct Spread {
     double count = 0;
     double sum = 0;
@@ -39,7 +39,7 @@ double deviation_of(std::span<const double> rewards, const Spread& spread, Devia
     return std::sqrt(squares / (spread.count - (kind == Deviation::sample ? 1 : 0)));
 }
 
-// What a distance from the mean is divided by.
+// The divisor of a distance from the mean.
 double divisor_of(std::span<const double> rewards, const Spread& spread,
                   const AdvantageFormula& formula) {
     switch (formula.kind) {

@@ -7,7 +7,7 @@
 
 namespace rollring {
 
-// Ready groups in the order in which they may ship, until `visit` has enough.
+// Visits the ready groups in the order in which they may ship, until `visit` returns false.
 template <class Visit>
 void BatchCutter::for_each_candidate(Visit visit) const {
     const StashOptions& options = from_.options;
@@ -23,7 +23,8 @@ void BatchCutter::for_each_candidate(Visit visit) const {
     for (std::uint32_t index = from_.by_age.first(); index != Group::none;
          index = from_.by_age.next(index)) {
         const Group& group = from_.groups[index];
-        // What is leased or kept past its deadline must not block those behind it.
+        // Leased groups, and those that are kept past their deadline, must not block the ones
+        // behind them.
         const bool waits = group.state == GroupState::open && !group.expired;
         const bool ready = group.state == GroupState::ready;
         if ((waits || ready) && ++seen > window) return;
@@ -61,7 +62,7 @@ std::uint64_t BatchCutter::window_groups() const {
     if (options.batch.unit() == BatchTarget::Unit::sequences) {
         batch = (batch + options.group_size - 1) / options.group_size;
     }
-    // By tokens there is no telling beforehand.
+    // A target in tokens does not tell the number of groups in advance.
     if (options.batch.unit() == BatchTarget::Unit::tokens) batch = 64;
     return static_cast<std::uint64_t>(
         std::ceil(static_cast<double>(batch) / options.window_fraction));
@@ -80,7 +81,7 @@ bool BatchCutter::enough() const {
     return tokens_ >= target.amount();
 }
 
-// False if the batch has enough without this group, or can hold no more.
+// False if the batch has enough without this group, or is full.
 bool BatchCutter::take(std::uint32_t index) {
     if (enough()) return false;
     const Group& group = from_.groups[index];

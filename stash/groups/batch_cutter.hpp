@@ -1,5 +1,5 @@
 #pragma once
-// Chooses which ready groups make the next batch. Looks only.
+// Chooses the ready groups of the next batch. It changes nothing.
 
 #include <cstdint>
 #include <deque>
@@ -11,7 +11,7 @@
 
 namespace rollring {
 
-// What there is to choose from; all of it outlives the choice.
+// The inputs of the choice; all must outlive it.
 struct Choice {
     const StashOptions& options;
     const Slab<Group>& groups;
@@ -23,14 +23,14 @@ struct Choice {
 
 class BatchCutter {
   public:
-    // `partial`: whatever there is, be it less than a batch.
+    // `partial`: take all ready groups, even if they are less than a batch.
     BatchCutter(const Choice& from, bool partial) : from_(from), partial_(partial) {}
 
-    // Indices in the order they ship; empty if there is not enough.
+    // Indices in shipping order; empty if there are not enough groups.
     std::vector<std::uint32_t> choose();
-    // How many it was, be it not enough.
+    // The number of groups found, even if they are not enough.
     [[nodiscard]] std::uint64_t found() const { return found_; }
-    // Weighted tokens by source, of what was chosen.
+    // Weighted tokens of the chosen groups, by source.
     [[nodiscard]] const std::map<std::int64_t, double>& served() const { return served_; }
 
   private:

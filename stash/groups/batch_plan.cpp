@@ -16,7 +16,7 @@ void BatchPlan::add(Group& group) {
         }
         member.subsequences.sort();
         const auto its = member.subsequences.all();
-        // In place: one that is put together elsewhere and copied would stall.
+        // In place: building it elsewhere and copying it would stall.
         BatchMember& shipped = members.emplace_back();
         shipped.repetition_id = member.repetition_id;
         shipped.attempt = member.attempt;

@@ -1,5 +1,5 @@
 #pragma once
-// What a batch holds, by value: the lease's owner needs no look into the machine.
+// The contents of a batch by value, so that the lease's owner need not ask the state machine.
 
 #include <cstdint>
 #include <optional>
@@ -25,15 +25,15 @@ struct BatchGroup {
     std::int64_t source_id;
     std::uint32_t first_member;  // in BatchPlan::members
     std::uint32_t member_count;
-    std::uint32_t bad_rewards;  // of its members, those that are not shipped for it included
+    std::uint32_t bad_rewards;  // of its members, also of those dropped for it
 };
-// Flat, and used again for the next batch: a batch has thousands of members.
+// Flat and reused for the next batch, because a batch has thousands of members.
 struct BatchPlan {
     std::uint64_t id = 0;
     std::vector<BatchGroup> groups;
     std::vector<BatchMember> members;       // of a group: in order of repetition_id
     std::vector<Subsequence> subsequences;  // of a member: in order of their index
-    // Failure marks of these groups: released with the batch, so that a crash does not forget them.
+    // Failure marks of these groups: released with the batch, so that a crash does not lose them.
     std::vector<Subsequence> failure_marks;
 
     [[nodiscard]] std::span<const BatchMember> members_of(const BatchGroup& group) const {
@@ -42,7 +42,7 @@ struct BatchPlan {
     [[nodiscard]] std::span<const Subsequence> subsequences_of(const BatchMember& member) const {
         return std::span(subsequences).subspan(member.first_subsequence, member.subsequence_count);
     }
-    // A group that ships, as the next one.
+    // Adds a group that ships.
     void add(Group& group);
     void clear() {
         groups.clear();

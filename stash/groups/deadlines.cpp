@@ -6,8 +6,8 @@
 
 namespace rollring {
 
-// Inserts the group behind all older ones. After a restart groups arrive slightly out of order, so
-// a short, bounded look back is enough.
+// Inserts the group behind all older ones. After a restart groups open slightly out of order, so a
+// short, bounded search back is enough.
 void Deadlines::enter(std::uint32_t index) {
     constexpr int look_back = 256;
     Group& group = (*groups_)[index];

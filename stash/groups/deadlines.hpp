@@ -1,6 +1,6 @@
 #pragma once
-// The deadlines of incomplete groups. A list by age has nearly all of them in order, at no cost; a
-// heap has those that are not in its order.
+// The deadlines of incomplete groups. A list by age keeps nearly all of them in order, at no cost;
+// a heap has the exceptions.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace rollring {
 
 class Deadlines {
   public:
-    // The slab outlives this.
+    // The slab must outlive this object.
     Deadlines(Slab<Group>& groups, std::int64_t deadline_ns)
         : groups_(&groups), by_age_(groups), deadline_ns_(deadline_ns) {}
 
@@ -21,19 +21,20 @@ class Deadlines {
 
     // Adds a group, which is open from its `opened_ns` on.
     void enter(std::uint32_t index);
-    // Removes a group that is over.
+    // Removes a finished group.
     void leave(std::uint32_t index);
     // Gives a group a deadline that does not follow from its age.
     void set(std::uint32_t index, std::int64_t due_ns);
-    // Corrects the age of a group that was already open at a predecessor.
+    // Corrects the age of a group that was already open under a predecessor.
     void note_opened(std::uint32_t index, std::int64_t opened_ns);
-    // An open group whose deadline has passed, each once; Group::none: there is none.
+    // An open group whose deadline has passed; each is returned once. Group::none: there is none.
     [[nodiscard]] std::uint32_t take_due(std::int64_t now_ns);
-    // Groups that are ready in part because of their deadline; the caller takes them away.
+    // Groups that are ready with a part of their members, because of their deadline; the caller
+    // empties the list.
     [[nodiscard]] std::vector<std::uint32_t>& partial() { return partial_; }
-    // One of them is kept.
+    // A group stays open past its deadline.
     void note_overdue() { any_overdue_ = true; }
-    // Groups that are open past their deadline: whether there may be any, and how many.
+    // Whether groups may be open past their deadline, and how many are.
     [[nodiscard]] bool any_overdue() const { return any_overdue_; }
     [[nodiscard]] std::size_t count_overdue();
     // The oldest groups that wait for members, at most `count`.
@@ -41,7 +42,7 @@ class Deadlines {
 
   private:
     struct Due {
-        std::int64_t at_ns;  // the group's due_ns, or this is void
+        std::int64_t at_ns;  // void if it is not the group's due_ns
         std::uint32_t index;
         [[nodiscard]] bool operator>(const Due& other) const { return at_ns > other.at_ns; }
     };
@@ -53,9 +54,9 @@ class Deadlines {
     Slab<Group>* groups_;
     AgeList by_age_;
     std::int64_t deadline_ns_;
-    std::uint32_t next_ = Group::none;  // of the list: the first whose deadline has not passed
+    std::uint32_t next_ = Group::none;  // in the list: the first whose deadline has not passed
     std::int64_t newest_ns_ = std::numeric_limits<std::int64_t>::min();
-    // Of groups that are due before older ones of the list, or later: the first in front.
+    // Groups whose deadline does not follow the order of the list; the earliest in front.
     std::vector<Due> heap_;
     std::vector<std::uint32_t> partial_;
     bool any_overdue_ = false;

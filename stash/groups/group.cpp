@@ -2,7 +2,7 @@
 
 namespace rollring {
 
-// Once over the members, not once for each repetition: a group may claim to be large.
+// Loops over the members and not over the repetitions, because a group may claim to be large.
 std::vector<std::uint32_t> Group::missing() const {
     std::vector<bool> there(size, false);
     for (const Member& member : members) {

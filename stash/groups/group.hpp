@@ -15,7 +15,7 @@
 
 namespace rollring {
 
-// The facts about a record that the state machine needs; the poller fills them in from a
+// The facts about a record that the state machine needs. The poller fills them in from a
 // TrajectoryView.
 struct Arrival {
     std::uint32_t record = 0;         // the caller's index of the record
@@ -33,8 +33,8 @@ struct Arrival {
     std::int64_t policy_version_min = -1;
     std::optional<double> reward = {};
     std::int64_t source_id = 0;
-    // Send time (CLOCK_MONOTONIC, untrusted) of a record that an earlier trainer has read; the
-    // group's age counts from it.
+    // For a record that a predecessor has read, the time when it was sent (CLOCK_MONOTONIC,
+    // untrusted): its group is at least that old.
     std::optional<std::int64_t> sent_ns = {};
 };
 
@@ -48,7 +48,7 @@ struct Subsequence {
     return {arrival.record, arrival.n_tokens, arrival.subsequence_index};
 }
 
-// The subsequences of a member; a single one, the usual case, is stored inline.
+// The subsequences of one member. A single one, the usual case, is stored inline.
 class Subsequences {
   public:
     [[nodiscard]] std::span<const Subsequence> all() const {
@@ -81,7 +81,7 @@ class Subsequences {
     }
 
   private:
-    Subsequence one_{};  // if there are not many
+    Subsequence one_{};  // unless many_ is set
     bool has_one_ = false;
     std::unique_ptr<std::vector<Subsequence>> many_;
 };
@@ -109,16 +109,16 @@ struct alignas(64) Member {
     std::uint32_t repetition_id = 0;
     std::uint32_t attempt = 0;
     std::uint32_t producer_epoch = 0;
-    std::uint32_t finished = 0;    // order of finishing in the stash, modulo 2^32
+    std::uint32_t finished = 0;    // counts the stash's finished members, modulo 2^32
     std::uint16_t lane = 0;        // its producer's
-    std::uint16_t last_index = 0;  // index of the last subsequence, if has_last
+    std::uint16_t last_index = 0;  // the index of the last subsequence, if has_last
     bool has_last : 1 = false;
     bool withheld : 1 = false;  // stale: for the baseline only
-    bool left : 1 = false;  // failed because its producer is gone: another one may send it again
+    bool left : 1 = false;      // failed because its producer is gone: another one may send it
     MemberState state = MemberState::open;
     RewardState rewarded = RewardState::absent;
     std::int64_t version_min = -1;
-    double reward = 0;  // if it is there
+    double reward = 0;  // if there is one
     Subsequences subsequences;
 
     [[nodiscard]] DropReason why_failed() const {
@@ -139,15 +139,15 @@ struct Group {
     GroupKey key;
     GroupState state = GroupState::free;
     bool expired = false;  // its deadline passed and the policy holds it
-    // Members are numbered by their producers. Otherwise each record is a member, numbered on
-    // arrival.
+    // Producers number the members. Otherwise each record is a member of its own, numbered as it
+    // arrives.
     bool numbered = true;
     // Entries beyond the first of their repetition: several producers send the same attempt of it.
     std::uint16_t rivals = 0;
     std::uint32_t size = 0;
     std::uint32_t complete = 0;
     std::uint32_t failed = 0;
-    // Cached for the check of each record, to avoid a scan of the members.
+    // Cached for the checks of each record, so that they need not visit all members.
     std::uint64_t seen = 0;           // bit r: repetition r, below 64, is a member
     std::uint64_t final_members = 0;  // and is final: complete or failed
     std::uint64_t lanes = 0;          // bit l: lane l mod 64 has sent to it
@@ -156,7 +156,7 @@ struct Group {
     std::int64_t source_id = 0;
     std::int64_t opened_ns = 0;
     std::int64_t due_ns = 0;  // a retry after readiness may renew it
-    Neighbours in_ready;      // in order of becoming ready, while it is
+    Neighbours in_ready;      // in the order of becoming ready
     Neighbours in_by_age;     // the older first; nearly so after a restart
 
     [[nodiscard]] const Member* member(std::uint32_t repetition_id) const {
@@ -175,7 +175,7 @@ struct Group {
         }
         return std::nullopt;
     }
-    // Repetition ids below its size that are not final.
+    // Repetition IDs below its size that are not final.
     [[nodiscard]] std::vector<std::uint32_t> missing() const;
     // The distinct producers of its members.
     [[nodiscard]] std::vector<Sender> senders() const;
@@ -191,7 +191,7 @@ struct Group {
         member.state = MemberState::failed;
         final_members |= bit(member.repetition_id);
     }
-    // Those that are neither complete nor failed.
+    // Forgets the members that are neither complete nor failed.
     void forget_open_members() {
         const auto kept = std::ranges::remove(members, MemberState::open, &Member::state);
         members.erase(kept.begin(), kept.end());
@@ -213,7 +213,7 @@ struct Group {
     }
 };
 
-using ReadyList = IntrusiveList<Group, &Group::in_ready>;  // longest waiting first
+using ReadyList = IntrusiveList<Group, &Group::in_ready>;  // ready for longest first
 using AgeList = IntrusiveList<Group, &Group::in_by_age>;
 
 }  // namespace rollring

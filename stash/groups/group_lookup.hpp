@@ -1,6 +1,6 @@
 #pragma once
-// Finds a group's index by its key. Holds 96 bits of each key, which tells groups apart in
-// practice; the whole key lies with the group, and find() asks there.
+// Finds a group's index by its key. The table has 96 bits of each key, which distinguishes groups
+// in practice; the whole key is stored with the group, and find() compares it there.
 
 #include <cstdint>
 
@@ -13,7 +13,7 @@ class GroupLookup {
   public:
     static constexpr std::uint32_t none = ~std::uint32_t{0};
 
-    // `key_of(index)`: the key of the group there.
+    // `key_of(index)`: the key of the group with this index.
     template <class KeyOf>
     [[nodiscard]] std::uint32_t find(const GroupKey& key, KeyOf key_of) const {
         const Entry wanted = entry_of(key, none);
@@ -23,9 +23,9 @@ class GroupLookup {
         return found != nullptr ? found->index : none;
     }
 
-    // The key is not in it.
+    // Requires that the key is absent.
     void insert(const GroupKey& key, std::uint32_t index) { table_.insert(entry_of(key, index)); }
-    // It is, with that index.
+    // Requires that the key is present with this index.
     void erase(const GroupKey& key, std::uint32_t index) {
         const std::uint32_t home = entry_of(key, index).home();
         table_.erase(

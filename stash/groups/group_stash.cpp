@@ -52,7 +52,7 @@ GroupStash::Index GroupStash::admit(const Arrival& arrival, std::int64_t now_ns,
     return index;
 }
 
-// A retry of one of its members came: it is not ready after all.
+// A retry of a member has arrived: the group is not ready after all.
 void GroupStash::reopen(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     ready_.erase(index);
@@ -71,7 +71,7 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
         drop_group(index, DropReason::group_void, now_ns);
         return;
     }
-    // Without spare members it can only grow.
+    // Without spare members the group can only grow.
     if (options_.extra == 0 && drop_oversized(index, now_ns)) return;
     const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
     const std::uint64_t final_count =
@@ -89,7 +89,7 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
     make_ready(index, now_ns);
 }
 
-// A group that no acknowledgement can hold is never leased: it would return for ever.
+// A group that is too large for an acknowledgement is never leased: no batch with it could end.
 bool GroupStash::drop_oversized(Index index, std::int64_t now_ns) {
     if (groups_[index].total.records <= batch_records_max_) return false;
     drop_group(index, DropReason::oversized, now_ns);
@@ -100,7 +100,7 @@ std::uint32_t GroupStash::min_size(const Group& group) const {
     return std::min(options_.min_size, group.size);
 }
 
-// The group ships with members that are complete now; the others are dropped.
+// The group ships with the members that are complete now; the others are dropped.
 void GroupStash::make_ready(Index index, std::int64_t now_ns) {
     Group& group = groups_[index];
     selection_.select(group);
@@ -210,7 +210,7 @@ void GroupStash::drop_group(Index index, DropReason reason, std::int64_t now_ns)
     close_group(index, now_ns);
 }
 
-// Asked again when a batch is cut. True if members, or the group with them, were dropped.
+// Checked again when a batch is cut. True if members, or the group with them, were dropped.
 bool GroupStash::drop_stale(Index index, std::int64_t now_ns, std::int64_t version) {
     if (options_.max_lag < 0) return false;
     Group& group = groups_[index];
@@ -248,7 +248,7 @@ bool GroupStash::lease(std::int64_t now_ns, std::int64_t version, bool partial, 
             shortage_.begin(cutter.found(), options_, batch_records_max_);
             return false;
         }
-        // What has become too stale leaves, and the choice is made anew.
+        // Members that have become stale are dropped, and the choice is repeated.
         bool changed = false;
         for (const Index index : chosen) changed |= drop_stale(index, now_ns, version);
         if (changed) continue;
@@ -273,7 +273,7 @@ void GroupStash::add_to_batch(Index index, BatchPlan& batch) {
     batch.add(group);
 }
 
-// What leaves with a group that ships: the marks of its failed members.
+// Counts the records that leave with a shipped group: the marks of its failed members.
 void GroupStash::count_marks(const Group& group) {
     for (const Member& member : group.members) {
         if (member.state != MemberState::failed) continue;
@@ -309,7 +309,7 @@ void GroupStash::nack(std::uint64_t batch_id) {
         book_.account.held += group.total;
         group.state = GroupState::ready;
         shortage_.note_change();
-        ready_.push_front(index);  // for longer than those that have become so since
+        ready_.push_front(index);  // it was ready before all others
         touched_.push_back(index);
     }
 }

@@ -1,8 +1,8 @@
 #pragma once
-// The grouped stash: a deterministic machine. Records, time and policy versions are handed in; what
-// to release and what to ship comes out. No shared memory, no clock, no thread, no copy of a
-// record: it knows each by a number of its owner's. The same inputs in the same order give the same
-// outputs.
+// The grouped stash: a deterministic state machine. Its inputs are records, time and policy
+// versions; its outputs are records to release and batches to ship. It knows no shared memory, no
+// clock and no thread, and copies no record: it refers to each by its owner's number. The same
+// inputs in the same order give the same outputs.
 //
 //   admit(arrival)  open group  -> complete -> ready -> cut() -> leased -> ack() shipped
 //                        |            |                            `-> nack() ready again
@@ -32,8 +32,8 @@ class GroupStash {
   public:
     using Index = std::uint32_t;
 
-    // A batch never takes more records than `batch_records_max`, whatever the options ask for; a
-    // group that has more is dropped.
+    // A batch never has more records than `batch_records_max`, regardless of the options; a group
+    // that has more is dropped.
     explicit GroupStash(StashOptions options, std::uint64_t batch_records_max = ~std::uint64_t{0});
 
     GroupStash(const GroupStash&) = delete;
@@ -41,32 +41,32 @@ class GroupStash {
 
     static constexpr Index no_group = GroupLookup::none;
 
-    // Takes a record. `version` is the policy version now; -1 if unknown. Returns the index of its
-    // group, which may be over by now; no_group if that was over before.
+    // Takes a record. `version`: the policy version now; -1 if unknown. Returns the index of its
+    // group, which may be finished by now; no_group if it was finished before.
     Index admit(const Arrival& arrival, std::int64_t now_ns, std::int64_t version);
 
-    // A producer is gone and its lane drained: what it has begun will not be finished.
+    // A producer is gone and its lane is drained: members that it has begun will not be finished.
     void producer_gone(std::uint32_t lane, std::uint32_t epoch, std::int64_t now_ns);
 
-    // Deadlines and tombstones.
+    // Handles deadlines and tombstones.
     void tick(std::int64_t now_ns);
 
-    // Leases the next batch if enough is complete.
+    // Leases the next batch if enough groups are ready.
     bool cut(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
-    // Cheap: whether cut() is worth a call.
+    // A cheap check whether cut() is worth a call.
     [[nodiscard]] bool may_cut() const {
         return ready_.size() > 0 && ready_.size() >= options_.batch.of(BatchTarget::Unit::groups) &&
                shortage_.is_over();
     }
-    // Whatever is complete, be it less than a batch: for the end of a run.
+    // Leases all ready groups, even if they are less than a batch: for the end of a run.
     bool cut_rest(std::int64_t now_ns, std::int64_t version, BatchPlan& batch);
 
     // `why`: its records count as dropped for that reason, and not as shipped.
     void ack(std::uint64_t batch_id, std::int64_t now_ns, std::optional<DropReason> why = {});
     void nack(std::uint64_t batch_id);
 
-    // The number of a record which the group holds and for which `is_it(record)`. Not of one that
-    // is leased: those must stay where they are.
+    // The number of a record of this group for which `is_it(record)` holds. Empty if the group is
+    // leased: its records must stay where they are.
     template <class IsIt>
     [[nodiscard]] std::optional<std::uint32_t> movable(const GroupKey& key, IsIt is_it) const {
         const Index index = find(key);
@@ -79,20 +79,20 @@ class GroupStash {
         return std::nullopt;
     }
 
-    // Whether members are still awaited.
+    // Whether members of this group are still awaited.
     [[nodiscard]] bool is_open(const GroupKey& key) const {
         const Index index = find(key);
         return index != no_group && groups_[index].state == GroupState::open;
     }
 
-    // From a predecessor: this group is over since then.
+    // A predecessor finished this group at this time.
     void note_over(const GroupKey& key, std::int64_t over_ns) { tombstones_.add(key, over_ns); }
 
-    // Groups opened, changed or closed by the last calls; the caller takes them away.
+    // Groups that the last calls opened, changed or closed; the caller empties the list.
     [[nodiscard]] std::vector<Index>& touched() { return touched_; }
-    // Its state is `free` once it is over; the key is still that of the group it was.
+    // The state of a finished group is `free`; its key stays until the index is reused.
     [[nodiscard]] const Group& group(Index index) const { return groups_[index]; }
-    // Members that may still come to it; 0 once it is complete.
+    // Members that may still arrive; 0 once the group is complete.
     [[nodiscard]] std::uint64_t members_awaited(const Group& group) const {
         if (group.state != GroupState::open) return 0;
         const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
@@ -101,14 +101,14 @@ class GroupStash {
         return wanted > final_count ? wanted - final_count : 0;
     }
 
-    // The group of this key, if it is not over.
+    // The group of this key, unless it is finished.
     [[nodiscard]] const Group* find_group(const GroupKey& key) const {
         const Index index = find(key);
         return index != no_group ? &groups_[index] : nullptr;
     }
-    // What becomes of groups by their age: who is overdue, and who ships in part.
+    // The groups by age: those that are overdue, and those that ship in part.
     [[nodiscard]] Deadlines& deadlines() { return deadlines_; }
-    // Records to release, with reasons; the caller takes them away after each call.
+    // Records to release, with reasons; the caller empties the list after each call.
     [[nodiscard]] std::vector<Dropped>& dropped() { return book_.dropped; }
 
     [[nodiscard]] const StashAccount& account() const { return book_.account; }

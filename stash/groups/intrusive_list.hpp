@@ -1,6 +1,6 @@
 #pragma once
-// A list through the elements of a slab, each of which carries its neighbours: insertion and
-// removal need neither memory nor a search.
+// A list through the elements of a slab, each of which has its neighbours: insertion and removal
+// need neither memory nor a search.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ class IntrusiveList {
   public:
     static constexpr std::uint32_t none = Neighbours::none;
 
-    // The slab outlives this.
+    // The slab must outlive this object.
     explicit IntrusiveList(Slab<T>& slab) : slab_(&slab) {}
 
     [[nodiscard]] std::uint32_t first() const { return first_; }
@@ -31,7 +31,7 @@ class IntrusiveList {
 
     void push_back(std::uint32_t index) { insert_behind(last_, index); }
     void push_front(std::uint32_t index) { insert_behind(none, index); }
-    // `before` == none inserts at the front.
+    // `before` == none: inserts at the front.
     void insert_behind(std::uint32_t before, std::uint32_t index) {
         const std::uint32_t after = before == none ? first_ : of(before).next;
         of(index) = {before, after};

@@ -1,5 +1,5 @@
 #pragma once
-// The groups of the batches that the trainer holds.
+// The groups of the leased batches.
 
 #include <cstddef>
 #include <cstdint>

@@ -41,7 +41,7 @@ void MemberSelection::select(Group& group) {
     }
     for (std::size_t i = group.size; i < finished.size(); i++) {
         book_->drop_member(group, *finished[i], DropReason::surplus);
-        finished[i]->state = MemberState::open;  // to be forgotten
+        finished[i]->state = MemberState::open;  // so that it is forgotten
         group.complete--;
     }
     group.forget_open_members();

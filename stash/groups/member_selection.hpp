@@ -1,5 +1,5 @@
 #pragma once
-// Which members of a group ship, and whether there is anything to learn from them.
+// Selects the members of a group that ship, and decides whether their rewards are of any use.
 
 #include <cstdint>
 
@@ -10,13 +10,13 @@ namespace rollring {
 
 class MemberSelection {
   public:
-    // Both outlive this.
+    // Both must outlive this object.
     MemberSelection(const StashOptions& options, RecordBook& book)
         : options_(&options), book_(&book), random_(options.seed) {}
 
-    // The rest leaves.
+    // Drops the members that do not ship.
     void select(Group& group);
-    // Its rewards are flat, and the policy drops such a group now.
+    // Whether the group's rewards are flat, and the policy drops such a group now.
     [[nodiscard]] bool drops_flat(const Group& group);
 
   private:
@@ -25,7 +25,7 @@ class MemberSelection {
     const StashOptions* options_;
     RecordBook* book_;
     std::uint64_t random_;
-    std::uint32_t flat_run_ = 0;  // dropped in a row
+    std::uint32_t flat_run_ = 0;  // groups dropped in a row
 };
 
 }  // namespace rollring

@@ -1,4 +1,4 @@
-// The names of what a stash is told and answers, as they are written in the public headers.
+// The names of a stash's inputs and answers, as in the public headers.
 
 #include <cstddef>
 #include <initializer_list>

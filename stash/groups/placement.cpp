@@ -52,7 +52,7 @@ Placed Placement::place(Group& group, const Arrival& arrival, std::int64_t versi
     return placed;
 }
 
-// A higher attempt replaces what there was.
+// A higher attempt replaces the earlier records of its member.
 void Placement::reset(Group& group, Member& member) {
     book_->drop_member(group, member, DropReason::superseded);
     if (member.state == MemberState::complete) group.complete--;
@@ -63,7 +63,7 @@ void Placement::reset(Group& group, Member& member) {
     member.repetition_id = repetition_id;
 }
 
-// Adds the record to its member. True if that is final by it.
+// Adds the record to its member. True if that makes the member final.
 bool Placement::put(Group& group, Member& member, const Arrival& arrival, std::int64_t version) {
     member.lane = static_cast<std::uint16_t>(arrival.producer_lane);
     member.producer_epoch = arrival.producer_epoch;
@@ -98,11 +98,11 @@ bool Placement::put(Group& group, Member& member, const Arrival& arrival, std::i
     return true;
 }
 
-// False if it is none, and the policy wants one of every member.
+// False if the reward is not finite and the policy demands one of every member.
 bool Placement::take_reward(Member& member, double reward) {
     const bool good = std::isfinite(reward);
     book_->account.bad_rewards += good ? 0 : 1;
-    if (member.rewarded == RewardState::bad) return true;  // another of its subsequences had none
+    if (member.rewarded == RewardState::bad) return true;  // another subsequence had a bad one
     member.reward = reward;
     member.rewarded = good ? RewardState::there : RewardState::bad;
     return good || options_->bad_reward == BadReward::absent;

@@ -1,5 +1,5 @@
 #pragma once
-// Puts a record where it belongs in its group, or says why it does not.
+// Adds a record to its group, or refuses it with a reason.
 
 #include <cstdint>
 
@@ -11,12 +11,12 @@ namespace rollring {
 enum class Placed : std::uint8_t {
     refused,  // dropped; nothing else has changed
     added,
-    retried,  // in place of what there was of its member
+    retried,  // replaces earlier records of its member
 };
 
 class Placement {
   public:
-    // Both outlive this.
+    // Both must outlive this object.
     Placement(const StashOptions& options, RecordBook& book) : options_(&options), book_(&book) {}
 
     // `version`: the policy version now; -1 if unknown.
@@ -29,10 +29,10 @@ class Placement {
 
     const StashOptions* options_;
     RecordBook* book_;
-    std::uint32_t finished_ = 0;  // members, modulo 2^32
+    std::uint32_t finished_ = 0;  // members so far, modulo 2^32
 };
 
-// Whether the oldest token of a member lags too far behind.
+// Whether a member's oldest token lags too far behind.
 [[nodiscard]] inline bool is_stale(const StashOptions& options, std::int64_t version_min,
                                    std::int64_t version) {
     return options.max_lag >= 0 && version >= 0 && version_min >= 0 &&

@@ -1,6 +1,7 @@
 #pragma once
-// Open addressing, one cache miss a look-up, where a node-based map takes three. Erasure moves back
-// (Knuth 6.4, algorithm R), so there are no marks of what was; grows by doubling, never shrinks.
+// Open addressing: one cache miss per look-up, where a node-based map has three. Erasure moves
+// entries back (Knuth 6.4, algorithm R), so it leaves no marks. The table grows by doubling and
+// never shrinks.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace rollring {
 
-// Entry: 16 bytes, so that none lies across two cache lines; empty by default; is_empty(); home(),
-// of which the low bits say where it wants to be.
+// Entry: 16 bytes, so that none spans two cache lines; empty by default; has is_empty() and home(),
+// whose low bits are its preferred index.
 template <class Entry>
 class ProbeTable {
   public:
@@ -17,7 +18,7 @@ class ProbeTable {
 
     ProbeTable() : entries_(64) {}
 
-    // The first entry of that home for which `is_it`, or nullptr.
+    // The first entry of this home for which `is_it` holds, or nullptr.
     template <class IsIt>
     [[nodiscard]] const Entry* find(std::uint32_t home, IsIt is_it) const {
         for (std::size_t at = home & mask();; at = next(at)) {
@@ -32,7 +33,7 @@ class ProbeTable {
         place(entry);
         count_++;
     }
-    // What find() returned.
+    // `found`: a result of find().
     void erase(const Entry* found) {
         auto hole = static_cast<std::size_t>(found - entries_.data());
         for (std::size_t at = next(hole); !entries_[at].is_empty(); at = next(at)) {

@@ -1,6 +1,6 @@
 #pragma once
-// Where the records are that the stash was given: the account (promise P5), and those that left and
-// are to be released.
+// The account of all records that the stash was given (promise P5), and the list of those that are
+// to be released.
 
 #include <cstdint>
 #include <vector>
@@ -24,7 +24,7 @@ struct RecordBook {
         account.dropped[static_cast<std::size_t>(reason)] += amount;
         dropped.push_back({record.record, reason});
     }
-    // What a member has.
+    // Drops the records of a member.
     void drop_member(Group& group, Member& member, DropReason reason) {
         group.total -= member.subsequences.amount();
         for (const Subsequence& one : member.subsequences.all()) drop(one, reason);

@@ -1,10 +1,9 @@
 #pragma once
-// Several producers that send the same attempt of one member. A producer that dies between two
-// subsequences leaves a part, and its successor sends the member again from the start, perhaps
-// before the death is known. When a producer sends a subsequence that another one has sent already,
-// it gets an entry of its own among the group's members, for all its later subsequences. The first
-// entry to be final is the member. Duplicate attempts: until a subsequence repeats, two alternating
-// producers fill the same entry.
+// Duplicate attempts: several producers send the same attempt of one member. A producer that dies
+// between two subsequences leaves a part, and its successor sends the member again from the start,
+// perhaps before the death is known. A producer that repeats a subsequence of another one gets an
+// entry of its own among the group's members, for all its later subsequences. The first entry to be
+// final is the member. Until such a repetition two alternating producers fill the same entry.
 
 #include <cstdint>
 

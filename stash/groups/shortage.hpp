@@ -1,6 +1,6 @@
 #pragma once
-// Whether another look for a batch can find more than the last one. A look goes over the whole
-// window, and there may be one for every record that comes.
+// Whether another search for a batch can find more than the last one. A search covers the whole
+// window, and there may be one for every record.
 
 #include <cstdint>
 
@@ -11,16 +11,16 @@ namespace rollring {
 class Shortage {
   public:
     [[nodiscard]] bool is_over() const { return changes_ >= missing_; }
-    // A group is ready, or has left the window: one more at the most comes into the next batch.
+    // A group is ready, or has left the window: the next batch has at most one more.
     void note_change() { changes_++; }
-    // A group has so many records. Where a batch may be full of records before it has its groups,
-    // the number of groups tells nothing.
+    // The records of one group. If records may fill a batch before it has its groups, the number of
+    // groups proves nothing.
     void note_group(std::uint64_t records) {
         if (records <= group_records_most_) return;
         group_records_most_ = records;
         missing_ = 0;
     }
-    // There were so many groups, and that was no batch.
+    // A search found this many groups, and they were not a batch.
     void begin(std::uint64_t found, const StashOptions& options, std::uint64_t batch_records_max) {
         const std::uint64_t wanted = options.batch.of(BatchTarget::Unit::groups);
         const bool told = options.order == Order::windowed && wanted > found &&

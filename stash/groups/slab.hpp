@@ -1,7 +1,7 @@
 #pragma once
-// Numbered memory for things that stay where they are until they are given back. The number used
-// last is taken first: it is in cache. Blocks, not a deque: its two levels and its small nodes cost
-// a miss more where there are many.
+// Numbered memory for objects that stay at their address until they are given back. The number that
+// was freed last is taken first, because its memory is in cache. Blocks and not a deque, whose two
+// levels and small nodes cost one more miss if there are many objects.
 
 #include <array>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace rollring {
 template <class T>
 class Slab {
   public:
-    // What lies there is what its last owner left.
+    // The memory still has the contents of its last owner.
     [[nodiscard]] std::uint32_t take() {
         if (free_.empty()) grow();
         const std::uint32_t index = free_.back();

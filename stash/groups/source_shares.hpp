@@ -1,5 +1,5 @@
 #pragma once
-// What each source has shipped for its weight: deficit round robin.
+// The tokens that each source has shipped for its weight: deficit round robin.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace rollring {
 
 class SourceShares {
   public:
-    // They outlive this.
+    // The weights must outlive this object.
     explicit SourceShares(std::span<const SourceWeight> weights) : weights_(weights) {}
 
     [[nodiscard]] bool weighted() const { return !weights_.empty(); }
@@ -22,7 +22,7 @@ class SourceShares {
         }
         return 1.0;
     }
-    // Tokens that it has shipped, each divided by its weight.
+    // Tokens that the source has shipped, divided by its weight.
     [[nodiscard]] double served(std::int64_t source_id) const {
         const auto found = served_.find(source_id);
         return found != served_.end() ? found->second : floor();
@@ -32,7 +32,7 @@ class SourceShares {
     }
 
   private:
-    // Where a source that joins late starts: level with the one served least.
+    // The start of a source that joins late: level with the one served least.
     [[nodiscard]] double floor() const {
         const auto least =
             std::ranges::min_element(served_, {}, [](const auto& source) { return source.second; });

@@ -1,5 +1,5 @@
 #pragma once
-// Remembers, for a bounded time and number, which groups are over.
+// Remembers finished groups, for a bounded time and up to a bounded number.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +37,8 @@ class Tombstones {
             return static_cast<std::uint32_t>(key.low ^ key.high);
         }
     };
-    // Zero stands for none: the one hash in 2^128 that is zero shares another's place.
+    // Zero marks an empty entry: the one hash in 2^128 that is zero shares the entry of another
+    // one.
     static GroupKey key_of(const GroupKey& key) {
         return key == GroupKey{} ? GroupKey{~std::uint64_t{0}, 0} : key;
     }

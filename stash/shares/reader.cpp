@@ -15,7 +15,7 @@ struct Reader::Impl {
     RingLanes lanes;
 };
 
-// Its place in the reader's seat: kept by the share, and by what is made of its views.
+// The share's word in the reader's seat; the share keeps it, and so do objects made of its views.
 struct Share::Hold {
     std::shared_ptr<Reader::Impl> reader;
     TicketHead ticket;
@@ -40,7 +40,7 @@ Share::Share(Share&& other) noexcept : Sequences() {
 Share& Share::operator=(Share&& other) noexcept {
     if (this == &other) return *this;
     static_cast<void>(close());
-    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // the rest follows
+    Sequences::operator=(std::move(static_cast<Sequences&>(other)));  // own members follow
     hold_ = std::move(other.hold_);
     views_ = std::move(other.views_);
     indices_ = std::move(other.indices_);
@@ -61,7 +61,7 @@ Result<void> Share::close() {
     auto checked = check();
     if (lease_.state_ != nullptr) {
         lease_.state_->leased = false;
-        // The memory stays mapped for as long as anything has the lease, but is not held for it.
+        // The memory stays mapped as long as an object has the lease, but is no longer held for it.
         lease_.state_->stash = hold_->reader;
     }
     hold_.reset();
@@ -113,7 +113,7 @@ Result<Share> Reader::open(std::string_view ticket) {
     share.rank_ = named->head.rank;
     share.world_ = named->head.world;
     share.views_.resize(named->records.size());
-    // Whoever keeps the lanes keeps the reader, and not the share.
+    // An owner of the lanes keeps the reader alive, and not the share.
     share.lease_to(share.hold_, nullptr, std::shared_ptr<const MappedLanes>(impl_, &impl_->lanes));
     share.begin(named->records.size());
     std::size_t next = 0;

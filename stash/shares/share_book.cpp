@@ -42,7 +42,7 @@ Result<ShareBook::Shared> ShareBook::share() {
             fmt::format("{} batches already have tickets: acknowledge one, or give it back",
                         shared_batches));
     }
-    // Others can write over the count, and a number of 0 or with the mark would be none.
+    // Others may overwrite the count: a number of 0, or one with the mark, would be invalid.
     std::uint64_t number = (peek(page_->numbers) + 1) & ~share_ending;
     if (number == 0) number = 1;
     store_release(page_->numbers, number);
@@ -56,7 +56,8 @@ std::optional<std::uint32_t> ShareBook::reader_of(std::uint64_t number) const {
     for (std::uint32_t seat = 0; seat < share_seats; seat++) {
         for (const auto& held : share_seat(*seats_, seat).holds) {
             if (held.load() != number) continue;
-            // The word was read before the byte was asked: who has the seat by now clears it first.
+            // The word is read before the life byte is checked: a new holder of the seat clears it
+            // first.
             if (alive(map_->segment().fd(), LifeByte::share_seat(seat))) return seat;
         }
     }

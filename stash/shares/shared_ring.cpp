@@ -20,7 +20,7 @@ struct Seat {
     LifeLock life;
 };
 
-// What its last reader said is cleared first, now that it is proven to be gone.
+// Clears the words of the seat's last reader first, which is now proven to be gone.
 Result<std::optional<Seat>> take_seat(const RingMap& map, const Mapping& seats,
                                       std::string_view name) {
     for (std::uint32_t number = 0; number < share_seats; number++) {
@@ -42,7 +42,7 @@ std::unexpected<Error> stale(const RingMap& map, std::string_view why) {
                    fmt::format("the ticket is stale: {} (ring {})", why, map.segment().ring()));
 }
 
-// Frames where they are mapped.
+// Frames read from a mapping.
 struct MappedFrames {
     const std::byte* data;
     [[nodiscard]] Frame read(std::uint64_t offset) const { return load_once<Frame>(data + offset); }
@@ -102,8 +102,8 @@ void SharedRing::let_go(std::uint32_t place) {
     ring_plain(map_.share_bell());
 }
 
-// The swap comes after all that was read of the share, and before the words are read that its end
-// is told by: whoever writes where it lies has changed one of them long before.
+// The swap comes after all reads of the share, and before the words are read that show its end: a
+// process that overwrites the share's memory has changed one of them long before.
 Result<void> SharedRing::check(const TicketHead& ticket, std::uint32_t place, bool begin) const {
     if (inherited()) {
         return refused(Errc::forked, "the share belongs to the parent process: open another one");

@@ -1,5 +1,5 @@
 #pragma once
-// A ring as a reader of shares has it: all of it mapped to be read, and a seat of its own.
+// A ring as a reader of shares has it: all of it mapped read-only, and a seat of its own.
 
 #include <array>
 #include <cstdint>
@@ -24,23 +24,24 @@ class SharedRing {
     [[nodiscard]] const Mapping& all() const { return all_; }
     [[nodiscard]] bool inherited() const { return generation_ != fork_generation(); }
 
-    // A place of the seat that says that this batch is read; empty: all are in use.
+    // Notes in a free word of the seat that this batch is read; the word's index, or empty if all
+    // are in use.
     std::optional<std::uint32_t> hold(std::uint64_t number);
     void let_go(std::uint32_t place);
-    // Whether the batch of a ticket was held and shared from that hold() until now: then nobody has
-    // written where it lies. `begin`: not while its ack waits for those who began before.
+    // Whether the batch of a ticket was held and shared from that hold() until now: then no process
+    // has overwritten its records. `begin`: fails as well while its ack waits for earlier readers.
     [[nodiscard]] Result<void> check(const TicketHead& ticket, std::uint32_t place,
                                      bool begin = false) const;
-    // The record's payload where it lies, after all that the ticket says of it was checked.
+    // The record's payload in place, after every statement of the ticket about it was checked.
     // Errc::bad_record.
     Result<std::span<const std::byte>> find(const TicketRecord& record);
 
   private:
     SharedRing(RingMap map, LifeLock life, Mapping seats, Mapping all, std::uint32_t seat);
     [[nodiscard]] ShareSeat& own() const;
-    // The overflow file lies where the stash has it now.
+    // Maps the overflow file where the stash has it now.
     Result<void> follow_overflow();
-    // Reads without allocating a page, for what a ticket names may lie in a hole.
+    // Reads without allocating a page, because a ticket may name a hole.
     [[nodiscard]] bool frame_at(std::uint32_t lane, std::uint64_t position, std::uint64_t end,
                                 Frame& frame) const;
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint32_t parts_most = 65'536;
 
-// What goes to a rank as one: a run of sequences.
+// A run of sequences that goes to one rank as a whole.
 struct Unit {
     std::uint32_t begin;
     std::uint32_t end;
@@ -36,8 +36,8 @@ std::vector<Unit> units_of(const Sequences& batch, bool whole_groups) {
     return units;
 }
 
-// The part of each unit: the longest unit first, each to the part that has the fewest tokens. The
-// first of equals goes first.
+// The part of each unit: the longest unit first, each to the part with the fewest tokens. Of equals
+// the first goes first.
 std::vector<std::uint32_t> balanced(const std::vector<Unit>& units, std::uint32_t parts) {
     std::vector<std::uint32_t> order(units.size());
     std::iota(order.begin(), order.end(), 0U);
@@ -57,7 +57,7 @@ std::vector<std::uint32_t> balanced(const std::vector<Unit>& units, std::uint32_
     return part_of;
 }
 
-// Runs of units, of which the first ones have one more if they cannot all have as many.
+// Runs of units of equal length, of which the first ones have one more if necessary.
 std::vector<std::uint32_t> in_runs(const std::vector<Unit>& units, std::uint32_t parts) {
     std::vector<std::uint32_t> part_of;
     part_of.reserve(units.size());

@@ -18,7 +18,7 @@ std::uint64_t check_of(std::string_view bytes) {
                                 XXH3_64bits(bytes.data(), offsetof(TicketHead, check)));
 }
 
-// Empty where it holds together.
+// Empty if the ticket is consistent.
 std::string_view what_is_wrong(const Ticket& ticket) {
     const TicketHead& head = ticket.head;
     if (head.rank >= head.world) return "its rank is outside its world";

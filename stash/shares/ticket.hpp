@@ -1,6 +1,6 @@
 #pragma once
-// A ticket: names the records of a rank's share of a batch, with what the batch says of them. It
-// travels by whatever way the trainer has, so whoever opens one takes it for hostile.
+// A ticket names the records of a rank's share of a batch, with the batch's facts about them. The
+// trainer sends it by any means, so the process that opens one treats it as hostile.
 
 #include <cstdint>
 #include <string>
@@ -16,8 +16,8 @@ struct TicketHead {
     std::uint64_t magic;
     std::uint64_t ring_id;
     std::uint64_t number;  // of the batch: SharePage
-    std::uint32_t row;     // where that stands there
-    std::uint32_t epoch;   // of the consumer: with another one its numbers mean nothing
+    std::uint32_t row;     // the index of the number there
+    std::uint32_t epoch;   // of the consumer: the numbers are valid under this one only
     std::uint32_t rank;
     std::uint32_t world;
     std::uint32_t groups;
@@ -27,12 +27,12 @@ struct TicketHead {
 };
 static_assert(sizeof(TicketHead) == 64);
 
-// Of which the share has something.
+// A group of which the share has records.
 struct TicketGroup {
     std::uint64_t key_low;
     std::uint64_t key_high;
     std::uint32_t size;
-    std::uint32_t members;  // of the batch, as are the next
+    std::uint32_t members;  // of the batch, as are the next two
     std::uint32_t bad_rewards;
     std::uint32_t unrewarded;
     std::uint32_t records;  // of the share
@@ -40,7 +40,7 @@ struct TicketGroup {
 };
 static_assert(sizeof(TicketGroup) == 40);
 
-// Where it lies and who it is, in the batch's order.
+// The position and the identity of a record, in the batch's order.
 struct TicketRecord {
     std::uint64_t position;
     std::uint64_t sequence;
@@ -64,8 +64,8 @@ struct Ticket {
 
     // Fills in the counts, the magic and the check.
     [[nodiscard]] std::string write();
-    // Errc::invalid_argument: these bytes are no ticket. What it says of memory is for whoever
-    // opens it to check.
+    // Errc::invalid_argument: these bytes are not a ticket. The process that opens it has to check
+    // its statements about memory.
     static Result<Ticket> read(std::string_view bytes);
 };
 
