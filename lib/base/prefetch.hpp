@@ -1,6 +1,6 @@
 #pragma once
-// Memory that will be wanted soon. In assembly, which the compiler keeps: GCC takes a function that
-// does nothing but __builtin_prefetch for one without effect, and drops the calls.
+// Prefetches. In assembly, which the compiler keeps: GCC regards a function that only calls
+// __builtin_prefetch as one without effect, and drops the calls.
 
 #include <cstddef>
 
@@ -15,10 +15,10 @@ inline void prefetch_to_read(const void* at) {
 #endif
 }
 
-// Fetches the line of `at`, which another CPU may have in its cache, as one that is going to be
-// written. A fetch for reading would bring it shared, and the store would have to ask for it again:
-// that made short records a third slower. GCC makes such a one of __builtin_prefetch(at, 1) unless
-// it may assume prefetchw, which every x86-64 CPU since 2014 has and older ones pass over.
+// Fetches the line of `at`, which another CPU may have in its cache, for writing. A fetch for
+// reading would bring it in the shared state, and the store would have to request it again: short
+// records would be a third slower. GCC compiles __builtin_prefetch(at, 1) to this only if it may
+// assume prefetchw, which every x86-64 CPU since 2014 has and older ones ignore.
 inline void prefetch_to_write(const void* at) {
 #if defined(__x86_64__)
     asm("prefetchw %0" : : "m"(*static_cast<const char*>(at)));

@@ -1,5 +1,6 @@
 #pragma once
-// Words of memory that several processes map: each is read and written whole, by one of these.
+// Words of memory that several processes map: each is read and written as a whole, by these
+// functions.
 
 #include <algorithm>
 #include <array>
@@ -25,8 +26,8 @@ template <class T>
     auto* source = const_cast<std::uint64_t*>(static_cast<const std::uint64_t*>(from));
     T copy;
     auto* to = reinterpret_cast<std::byte*>(&copy);
-    // Each word goes straight to its place: wide loads from words that were stored one by one stall
-    // the CPU, and this is done several times a record.
+    // Each word is stored to its destination at once: wide loads from words that were stored one by
+    // one stall the CPU, and this happens several times per record.
 #pragma GCC unroll 32
     for (std::size_t i = 0; i < sizeof(T) / 8; i++) {
         const auto word = std::atomic_ref<std::uint64_t>(source[i]).load(std::memory_order_relaxed);
@@ -48,7 +49,7 @@ template <class T>
 void add(std::atomic<T>& word, T amount) {
     poke(word, peek(word) + amount);
 }
-// A word that shows what was written before it, and its reader.
+// Stores a word that shows all earlier writes; and reads one.
 template <class T>
 void store_release(std::atomic<T>& word, T value) {
     word.store(value, std::memory_order_release);
@@ -58,14 +59,14 @@ T observe(const std::atomic<T>& word) {
     return word.load(std::memory_order_acquire);
 }
 
-// The beginning of a text that fits into so many bytes, in whole characters of UTF-8.
+// The longest beginning of a text that fits into this many bytes, in whole UTF-8 characters.
 inline std::string_view cut_text(std::string_view text, std::size_t bytes) {
     if (text.size() <= bytes) return text;
     while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0U) == 0x80) bytes--;
     return text.substr(0, bytes);
 }
 
-// Without control characters.
+// Whether the text has no control characters.
 inline bool is_plain(std::string_view text) {
     return std::ranges::all_of(
         text, [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f; });
@@ -77,7 +78,7 @@ struct SharedText {
     static_assert(bytes % 8 == 0);
     std::atomic<std::uint64_t> words[bytes / 8];
 
-    // As much of it as fits.
+    // Stores as much of the text as fits.
     void store(std::string_view text) {
         std::array<char, bytes> raw{};
         cut_text(text, bytes).copy(raw.data(), bytes);

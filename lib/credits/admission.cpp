@@ -12,12 +12,12 @@
 namespace rollring {
 namespace {
 
-// Groups that this producer has sent to recently; a forgotten one is asked for again.
+// Groups to which this producer has sent recently; a forgotten one is admitted again.
 constexpr std::size_t recent_groups = 4096;
-constexpr std::uint64_t lines_most = std::uint64_t{1} << 30;  // of one claim: a difference tells
+constexpr std::uint64_t lines_most = std::uint64_t{1} << 30;  // of a claim: no difference wraps
 constexpr int claim_tries = 4;
 
-// No sum of bytes or of overwritten words exceeds its type.
+// Saturates: no sum of bytes, or of overwritten words, exceeds its type.
 std::uint64_t times(std::uint64_t count, std::uint64_t bytes) {
     constexpr std::uint64_t most = std::uint64_t{1} << 60;
     std::uint64_t product = 0;
@@ -32,13 +32,13 @@ void Admission::remember(const GroupKey& key) {
 }
 
 bool Admission::is_open(const GroupKey& key) {
-    // No stash has been there yet: nothing is open, and the table of keys has no memory.
+    // No stash has opened the ring yet: no group is open, and the table of keys has no memory.
     if (peek(control_->group_size) == 0) return false;
     const Geometry& geometry = map_->geometry();
     if (!keys_) {
         auto mapped = map_->segment().map(geometry.keys_offset(),
                                           geometry.key_count() * sizeof(std::uint64_t), false);
-        if (!mapped) return false;  // then it is asked for as a new one
+        if (!mapped) return false;  // then it is admitted as a new one
         keys_.emplace(std::move(*mapped));
     }
     return KeyTable(&keys_->at<std::atomic<std::uint64_t>>(0), geometry.key_count()).holds(key);
@@ -54,13 +54,13 @@ std::uint64_t Admission::announced_groups() const {
     return groups;
 }
 
-// Checked after a claim was found there: a producer takes its lane before it claims anything. An
-// idle lane owes nothing, whatever its pages say.
+// Called for a lane with announced groups or claims: its producer took the lane before it claimed
+// anything. An idle lane owes nothing, regardless of its words.
 bool Admission::counts(std::uint32_t lane) const {
     return peek(map_->entry(lane).quarantine) == 0 && !map_->lane_is_idle(lane);
 }
 
-// The most that one group could get, within the limits of such a ring.
+// The most room that one group alone could have, within the limits of such a ring.
 std::uint64_t Admission::room_most() const {
     const Geometry& geometry = map_->geometry();
     const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
@@ -85,8 +85,8 @@ std::uint64_t Admission::members_of(const GroupNeed& need) const {
     return std::uint64_t{std::max(1U, size)} + peek(control_->group_extra);
 }
 
-// As long as the longest recent record, but at most the room: an estimate alone makes no group
-// impossible.
+// Assumes the longest recent record, unless that is more than the room: an estimate alone makes no
+// group impossible.
 std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
     const std::uint64_t members = members_of(need);
     const std::uint64_t known = times(members, need.record_bytes);
@@ -94,14 +94,14 @@ std::uint64_t Admission::claim_bytes(const GroupNeed& need) const {
     return std::max(known, std::min(learned, peek(control_->room_bytes)));
 }
 
-// Whether claims fit with `wanted_lines` more of ours: all together, or there are no others.
+// Whether the claims fit together with `wanted_lines` more of ours; or there are none but ours.
 bool Admission::fits(std::uint64_t wanted_lines, std::uint64_t claimed_bytes) const {
     const std::uint64_t total = claimed_bytes + control_->owed_bytes.load();
     return total <= peek(control_->room_bytes) ||
            total <= (spare_lines_ + wanted_lines) * line_bytes;
 }
 
-// Says first and counts then, both in one order for all. True if it stands.
+// Stores the claim first and counts afterwards, in one order for all processes. True if it stands.
 bool Admission::claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner& owner) {
     const auto adds = static_cast<std::uint32_t>(wanted_lines);
     const std::uint32_t before = claimed_lines_;
@@ -116,14 +116,14 @@ bool Admission::claim(std::uint64_t lines, std::uint64_t wanted_lines, LaneOwner
     return false;
 }
 
-// Places are taken some at once where the bounds are far larger than the number of lanes.
+// If the bounds are far larger than the number of lanes, several places are taken at once.
 Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
     if (places_ > 0 && spare_lines_ >= lines) {
         places_--;
         spare_lines_ -= lines;
         return Answer::go;
     }
-    // One word tells most of those who wait, without a look at all lanes.
+    // One word answers most waiting producers, without a look at all lanes.
     const std::uint64_t bytes = lines * line_bytes;
     const std::uint64_t owed = control_->owed_bytes.load();
     if (lines != 0 && owed != 0 && owed + bytes > peek(control_->room_bytes)) {
@@ -147,13 +147,14 @@ Admission::Answer Admission::take_place(std::uint32_t lines, LaneOwner& owner) {
         places_ = at_once;
         return Answer::go;
     }
-    keep(owner.lines_claimed, claimed_lines_);  // a foreign value there would count
+    keep(owner.lines_claimed, claimed_lines_);  // an overwritten word would count
     const std::uint64_t missing = lines - std::min<std::uint64_t>(lines, spare_lines_);
     for (int tried = 0; tried < claim_tries; tried++) {
-        // A claim that will not stand is in the way of others while it is there.
+        // A claim that will not stand blocks others while it is stored.
         if (!fits(missing, claimed_bytes() + missing * line_bytes)) break;
         if (claim(lines, missing, owner)) return Answer::go;
-        // Two that claim at once may both give way; so each tries again after a time of its own.
+        // Two producers that claim at once may both give way, so each retries after a time of its
+        // own.
         const std::uint32_t pauses = 16U << tried;
         for (std::uint32_t i = 0; i < pauses * (1 + owner.pid.load() % 7); i++) spin_pause();
     }
@@ -180,7 +181,7 @@ Admission::Answer Admission::ask(const GroupKey& key, const GroupNeed& need, Lan
     return answer;
 }
 
-// Of a claim; 0 where bytes are not bounded.
+// The lines of a claim; 0 if bytes are not bounded.
 std::uint32_t Admission::lines_of(const GroupNeed& need) const {
     if (peek(control_->room_bytes) == 0) return 0;
     return static_cast<std::uint32_t>(std::min(lines_most, claim_bytes(need) / line_bytes));
@@ -199,8 +200,8 @@ void Admission::inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& o
     remember(key);
 }
 
-// No producer waits, and less than half of the total is taken; the total of the room includes the
-// growth of the spill.
+// No producer waits, and less than half is taken of the places, and of the room that the spill may
+// still grow to.
 bool Admission::has_plenty(std::uint32_t lines) const {
     if (!active() || map_->consumer_bell().openers.load() != 0) return false;
     if (announced_groups() + control_->open_groups.load() >= peek(control_->max_open_groups) / 2) {
@@ -213,8 +214,8 @@ bool Admission::has_plenty(std::uint32_t lines) const {
     return room == 0 || taken + lines * line_bytes < most / 2;
 }
 
-// Of the room that there is now, enough is left for one more group. The stash keeps two free ahead
-// of need: so it makes more room before it is short.
+// The present room has enough left for one more group. The stash keeps room for two groups ahead of
+// need, so that it makes more room before it is short.
 bool Admission::leaves_room(std::uint32_t lines) const {
     const std::uint64_t room = peek(control_->room_bytes);
     const std::uint64_t taken = claimed_bytes() + control_->owed_bytes.load();
@@ -262,14 +263,14 @@ bool Admission::cancel(const GroupKey& key, LaneOwner& owner) {
     *found = announced_.back();
     announced_.pop_back();
     if (remembers(key)) recent_[key.low % recent_.size()] = GroupKey{};
-    // As a claim that did not stand: nothing of it is in note_sent()'s numbers.
+    // As for a claim that did not stand: note_sent() does not count it.
     owner.lines_claimed.store(claimed_lines_ -= lines);
     poke(owner.groups_opened, --opened_groups_);
     return true;
 }
 
-// With the ring in which it would fit: half of the spill decides, and lanes of that size come with
-// it.
+// Names the ring in which the group would fit: half of the spill counts, and lanes come in that
+// size.
 std::string Admission::why_never(const GroupNeed& need) const {
     using detail::option_bytes;
     const Geometry& geometry = map_->geometry();

@@ -1,7 +1,7 @@
 #pragma once
-// Whether a producer may open a new group now. A stash bounds the open groups, and the bytes that
-// they may come to hold. The producer of a new group's first member waits; one that sends to an
-// open group never does.
+// Whether a producer may open a new group now. A stash bounds the number of open groups, and the
+// bytes that they may come to hold. A producer that sends the first member of another group waits;
+// one that sends to an open group never does.
 //
 //   groups  open at the stash (its count) + announced by producers and not yet read (each lane:
 //           groups that its producer announced less those that the consumer has seen)
@@ -11,11 +11,11 @@
 //
 // Each number has one writer, so nothing needs repair when one of them dies: the announcements of a
 // lane are written off when it is retired. Two producers may both see the last place: the number of
-// groups may be passed by one group per producer. Bytes may not: a claim is made first and counted
-// then, so that of two that do not fit together at least one sees the other, and takes its claim
-// back.
+// groups may be exceeded by one group per producer. Bytes may not: a claim is stored first and
+// counted afterwards, so that of two that do not fit together at least one sees the other, and
+// withdraws.
 //
-// docs/progress.md defines claims, and shows that a run cannot stand still.
+// docs/progress.md defines a claim, and explains why a run cannot stand still.
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +26,7 @@
 
 namespace rollring {
 
-// The facts about a group that are known before its first record is sent.
+// The known facts about a group before its first record is sent.
 struct GroupNeed {
     std::uint32_t members = 0;       // 0: as many as the stash expects
     std::uint64_t record_bytes = 0;  // of the record at hand, or declared; the frame included
@@ -39,42 +39,42 @@ class Admission {
 
     explicit Admission(const RingMap& map) : map_(&map), control_(&map.control()) {}
 
-    // A stash is there, or was, or may come: it wants to be asked. A consumer without one does not.
+    // A stash is there, or was, or may come, so producers must ask. A consumer without one lifts
+    // the bound.
     [[nodiscard]] bool active() const { return peek(control_->max_open_groups) != 0; }
 
-    // Groups were announced of which no record was committed yet.
+    // Whether groups are announced of which no record was committed.
     [[nodiscard]] bool owes() const { return !announced_.empty(); }
 
-    // `go` for a group that is open already; otherwise, if there is a place, announces it.
+    // `go` for an open group; otherwise announces the group if there is a place.
     Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    // As `ask` that found a place, whether or not there is one: a predecessor's.
+    // The same for a place that a predecessor has taken: announces the group in any case.
     void inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    // As `ask` for a group of which only the need is known, and only while there is plenty: a place
-    // that is taken in advance is kept from all other producers.
+    // As `ask`, for a group of which only the need is known, and only while there is plenty: a
+    // place that is taken in advance is kept from all other producers.
     bool take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of `lines`
-    // The announcement for `from` becomes one for `to`. False, and nothing happens, where `to`
-    // needs no place.
+    [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of this size
+    // Turns the announcement of `from` into one of `to`. False, with no effect, if `to` needs no
+    // place.
     bool pass(const GroupKey& from, const GroupKey& to);
-    // Whether it was announced by us, and no record of it was committed yet.
+    // Whether this producer has announced it, and no record of it was committed.
     [[nodiscard]] bool holds(const GroupKey& key) const;
-    // Whether the group is open, or was announced by us.
+    // Whether the group is open, or this producer has announced it.
     [[nodiscard]] bool knows(const GroupKey& key) {
         return remembers(key) || is_open(key) || holds(key);
     }
 
-    // A record of this group is being committed: the announcements for the groups sent so far, this
-    // one included.
+    // The announcements up to a record of this group, which is being committed, that one included.
     struct Sent {
         std::uint32_t groups;
         std::uint32_t lines;
     };
     Sent note_sent(const GroupKey& key);
-    // Gives back the place and the claim of a group that was announced and of which no record was
-    // committed. False if there is none.
+    // Returns the place and the claim of an announced group of which no record was committed. False
+    // if there is none.
     bool cancel(const GroupKey& key, LaneOwner& owner);
-    // Starts where the lane's earlier producers ended, by the consumer's word: theirs are written
-    // off.
+    // Starts where the lane's earlier producers ended, by the consumer's word: their announcements
+    // are written off.
     void start(LaneOwner& owner, const ReaderEntry& reader) {
         sent_groups_ = opened_groups_ = peek(reader.groups_arrived);
         sent_lines_ = claimed_lines_ = peek(reader.lines_arrived);
@@ -82,10 +82,10 @@ class Admission {
         poke(owner.lines_claimed, claimed_lines_);
     }
 
-    // Bytes that a group of this need is taken to hold in the end.
+    // The assumed final bytes of a group with this need.
     [[nodiscard]] std::uint64_t claim_bytes(const GroupNeed& need) const;
 
-    // For people: the holders of the places.
+    // For people: why the places are taken.
     [[nodiscard]] std::string why(Answer answer, const GroupNeed& need) const;
 
   private:
@@ -119,11 +119,11 @@ class Admission {
     std::vector<Announced> announced_;  // and not sent yet
     std::uint64_t sent_groups_ = 0;
     std::uint32_t sent_lines_ = 0;
-    // The words of the owner's page, which each claim stores again, because others can overwrite
+    // Our words in the owner's page; stored again with each claim, because others may overwrite
     // them.
     std::uint64_t opened_groups_ = 0;
     std::uint32_t claimed_lines_ = 0;
-    // Places and bytes that we may take without counting again.
+    // Places and bytes that can be taken without counting again.
     std::uint64_t places_ = 0;
     std::uint64_t spare_lines_ = 0;
 };

@@ -10,11 +10,11 @@ namespace {
 constexpr std::uint32_t records_remembered = 1024;
 constexpr std::uint64_t wish_most = std::uint64_t{1} << 48;  // more than any memory; sums fit
 
-// Of one lane.
+// The lines of one lane.
 std::uint32_t lane_lines(const RingMap& map) {
     return static_cast<std::uint32_t>(map.geometry().lane_bytes / line_bytes);
 }
-// Of the ring.
+// The bytes of the whole ring.
 std::uint64_t bytes_most(const Geometry& geometry) {
     return geometry.capacity(geometry.spill_lane()) + geometry.lane_count * geometry.lane_bytes;
 }
@@ -63,7 +63,7 @@ void GroupRoom::saw_member(std::uint32_t index, std::uint32_t lines, std::uint32
 }
 
 void GroupRoom::owes(std::uint32_t index, std::uint64_t members, bool over) {
-    if (index >= owed_.size()) return;  // no record of it came to us
+    if (index >= owed_.size()) return;  // none of its records was read by this stash
     Owed& owed = owed_[index];
     const std::uint64_t lines = members * owed.member_lines;
     owed_total_lines_ += lines - owed.lines;
@@ -92,7 +92,7 @@ bool GroupRoom::show(const LaneLoad& lanes, const SpillLoad& spill) {
     if (owed < widened_owed_bytes_) widen(0);
     const std::uint64_t room = std::max(spill.usable_bytes + lanes.spare_bytes(), widened_bytes_);
     const bool more = owed < shown_owed_bytes_ || room > shown_room_bytes_;
-    // A producer that sees the smaller debt sees the smaller room.
+    // A producer that sees the smaller debt sees the smaller room as well.
     if (room < shown_room_bytes_) keep(control_->room_bytes, room);
     if (owed != peek(control_->owed_bytes)) control_->owed_bytes.store(owed);
     shown_owed_bytes_ = owed;
@@ -114,7 +114,7 @@ std::uint64_t GroupRoom::taken_places(std::span<const std::uint32_t> lanes) cons
     return groups;
 }
 
-// As producers ask (lib/credits/admission.cpp).
+// The same test as the producers' own (lib/credits/admission.cpp).
 bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
     const std::uint64_t bytes_bound = peek(control_->max_open_bytes);
     if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
@@ -134,7 +134,7 @@ std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) con
         if (lane >= map_->geometry().lane_count) continue;
         const std::uint32_t lines =
             peek(map_->owner(lane).lines_claimed) - peek(map_->entry(lane).lines_arrived);
-        // As producers count it (lib/credits/admission.cpp): a claim beyond every room is ignored.
+        // As producers count it (lib/credits/admission.cpp): an implausible claim is ignored.
         const bool sound = claim_is_sound(lines * line_bytes, most_bytes_);
         if (sound && peek(map_->entry(lane).quarantine) == 0) bytes += lines * line_bytes;
     }

@@ -1,10 +1,11 @@
 #pragma once
-// How much memory the open groups may still need, and how much there is: producers compare both
-// before they open another group (lib/credits/admission.hpp). The argument is in docs/progress.md.
+// The memory that open groups may still need, and the memory available: producers read both before
+// they open another group (lib/credits/admission.hpp). The argument is in docs/progress.md.
 //
-//   owed   bytes that open groups have not received yet + those in the spill
-//          + those that would have to move there for every lane to go on
-//   room   bytes that the spill may hold + those that the fullest lane can keep without blocking
+//   owed   the bytes that open groups have yet to receive + the records in the spill
+//          + the records that would have to move there for every lane to go on
+//   room   the bytes that the spill may hold + those that the fullest lane can still keep
+//          without blocking
 
 #include <algorithm>
 #include <cstdint>
@@ -15,22 +16,22 @@
 
 namespace rollring {
 
-// Bytes for which the producer of a lane waits: for a record, or to open a group; 0: it does not.
+// The demand of a lane's producer, in bytes: for a record, or to open a group; 0: it does not wait.
 struct Wish {
     std::uint64_t room_bytes = 0;
     std::uint64_t place_bytes = 0;
-    bool can_choose = false;  // while it may not open that group, it may send to another one
+    bool can_choose = false;  // while it waits to open that group, it may send to another one
 };
 Wish wish_of(const RingMap& map, std::uint32_t lane);
 
 // The sums over the producers' lanes; each lane is added once.
 class LaneLoad {
   public:
-    // `share`: GroupRoom::lane_share() of now.
+    // `share`: the present GroupRoom::lane_share().
     explicit LaneLoad(std::uint64_t share) : share_(share), spare_(share) {}
 
-    // `pinned_bytes` from the oldest record that is not released, which has to be moved before the
-    // lane can go on; `unreleased_bytes` of records, without the holes between them.
+    // `pinned_bytes` from the oldest unreleased record on, which must be moved before the lane can
+    // go on; `unreleased_bytes` of records, without the holes between them.
     void add(std::uint64_t pinned_bytes, std::uint64_t unreleased_bytes) {
         const std::uint64_t within = std::min(pinned_bytes, share_);
         // Records beyond the lane's share move to the spill, so that the rest becomes free.
@@ -56,25 +57,26 @@ struct SpillLoad {
 
 class GroupRoom {
   public:
-    // `control` is the ring's, writable; both outlive this.
+    // `control` is the ring's, writable; both must outlive this object.
     GroupRoom(const RingMap& map, ReaderControl& control);
     void start(std::uint32_t group_size, std::uint32_t group_extra);
 
-    // A record came.
+    // A record was read.
     void saw(std::uint32_t lines);
-    // It came to the group of this index in the stash, from this lane.
+    // It belongs to the group of this index in the stash, and came from this lane.
     void saw_member(std::uint32_t index, std::uint32_t lines, std::uint32_t lane);
-    // So many members of that group are awaited; it is over.
+    // The group waits for this many members; `over`: it is finished.
     void owes(std::uint32_t index, std::uint64_t members, bool over);
-    // All that was open at a predecessor has been read again.
+    // Every record of groups that were open under a predecessor has been read again.
     void forget_inherited() { inherited_bytes_ = 0; }
 
-    // For producers. True if a group could be opened now that could not before.
+    // Shows both to producers. True if a group may be opened now that could not be opened before.
     bool show(const LaneLoad& lanes, const SpillLoad& spill);
     // Without a spill nothing is promised: only groups are counted.
     void show_no_room();
-    // Offers this much although it is promised already, because every producer waits. It ends once
-    // less is owed than now: then there is room for the promises, and not for more.
+    // Makes this much room available although it was promised to others, because every producer
+    // waits. Ends when less is owed than now: then there is room as promised, and not for further
+    // groups.
     void widen(std::uint64_t bytes) {
         widened_bytes_ = bytes;
         widened_owed_bytes_ = shown_owed_bytes_;
@@ -84,13 +86,13 @@ class GroupRoom {
     [[nodiscard]] std::uint64_t room_bytes() const { return shown_room_bytes_; }
     // Groups that are open or announced.
     [[nodiscard]] std::uint64_t taken_places(std::span<const std::uint32_t> lanes) const;
-    // Of all producers together, not read yet.
+    // Claims of all producers together that were not read yet.
     [[nodiscard]] std::uint64_t claimed_bytes(std::span<const std::uint32_t> lanes) const;
 
-    // Whether a producer that waits to open a group of `bytes` may open it now.
+    // Whether a producer that waits to open a group of this many bytes may do so.
     [[nodiscard]] bool lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const;
 
-    // The need of two more groups; and whether there is no room for them.
+    // The bytes that two more groups would need; and whether there is too little room for them.
     [[nodiscard]] std::uint64_t ahead_bytes() const;
     [[nodiscard]] bool runs_short(std::span<const std::uint32_t> lanes) const {
         return shown_room_bytes_ != 0 &&
@@ -98,19 +100,19 @@ class GroupRoom {
     }
 
     // The bytes that a lane can hold for long without blocking its producer
-    // (lib/ring/lane_writer.hpp), less a record: evacuation may stop that far above it.
+    // (lib/ring/lane_writer.hpp), less a record, by which evacuation may stop above it.
     [[nodiscard]] std::uint64_t lane_share() const;
 
   private:
     [[nodiscard]] std::uint32_t longest_lines() const;
-    // The length of records that its producer declared.
+    // The longest record that its producer has declared.
     [[nodiscard]] std::uint32_t declared_lines(std::uint32_t lane) const;
 
     const RingMap* map_;
     ReaderControl* control_;
     struct Owed {
         std::uint64_t lines = 0;
-        std::uint32_t member_lines = 0;  // of the longest that came or is to be expected
+        std::uint32_t member_lines = 0;  // the longest record so far, or expected
     };
     std::vector<Owed> owed_;  // by index
     std::uint64_t owed_total_lines_ = 0;
@@ -119,7 +121,7 @@ class GroupRoom {
     std::uint64_t widened_owed_bytes_ = 0;  // the debt at that time
     std::uint64_t shown_owed_bytes_ = 0;
     std::uint64_t shown_room_bytes_ = 0;
-    std::uint64_t most_bytes_ = 0;  // of one group, at any time
+    std::uint64_t most_bytes_ = 0;  // the most that could ever be available
     std::uint32_t group_size_ = 0;
     std::uint32_t group_extra_ = 0;
     // The longest of the last one or two thousand records.

@@ -1,6 +1,6 @@
 #pragma once
 // The announcements and claims of a lane's producers for groups, as far as their records were read,
-// and the part of them that is acknowledged to the producers.
+// and the part that producers are told of.
 
 #include <cstdint>
 #include <deque>
@@ -17,8 +17,8 @@ class LaneClaims {
           read_{peek(entry.groups_arrived), peek(entry.lines_arrived)},
           told_(read_) {}
 
-    // Records that are delivered `again` were counted before. For new ones the producer's count is
-    // right: it began from our entry, which may have been overwritten by then.
+    // A record delivered `again` was counted before. For new records the producer's numbers count:
+    // the start in our entry may have been overwritten before it began.
     void read(const Frame& frame, bool again) {
         const auto more = static_cast<std::int32_t>(frame.groups_opened -
                                                     static_cast<std::uint32_t>(read_.groups));
@@ -27,16 +27,16 @@ class LaneClaims {
         read_.lines = frame.lines_claimed;
     }
     [[nodiscard]] bool groups_are_told() const { return told_.groups == read_.groups; }
-    // Called once the groups that were read are counted as open.
+    // Called once the records read are counted as open.
     void tell() { tell(read_); }
 
-    // For a consumer that acknowledges on release: the counts read last came with the record at
-    // `position`.
+    // For an owner that tells it when records are released: the latest numbers came with this
+    // record.
     void note(std::uint64_t position) {
         const Amount& last = noted_.empty() ? told_ : noted_.back().amount;
         if (last != read_) noted_.push_back({position, read_});
     }
-    // The counts that came with records below.
+    // Tells the numbers of records below this position.
     void tell_below(std::uint64_t position) {
         while (!noted_.empty() && noted_.front().position < position) {
             tell(noted_.front().amount);
@@ -44,7 +44,7 @@ class LaneClaims {
         }
     }
 
-    // For such a consumer: counts were noted and are not acknowledged yet.
+    // For such an owner: a noted number is not told yet.
     [[nodiscard]] bool await_release() const { return !noted_.empty(); }
 
     // The producer is gone: groups that it announced and never sent are not awaited.

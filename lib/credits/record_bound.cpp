@@ -18,7 +18,7 @@ void RecordBound::start(LaneOwner& owner, const ReaderEntry& reader) {
     sent_before_ = peek(owner.records_total);
     store_release(owner.records_claimed, claimed_ = sent_before_);
     store_release(owner.counted_tail, peek(owner.tail));
-    // A consumer that is alive may have drained the lane and not counted that yet.
+    // A live consumer may have drained the lane, and not counted that yet.
     const bool drained = observe(reader.cursor) >= peek(owner.tail);
     if (!drained || map_->consumer_alive()) return;
     store_release(owner.records_missed, sent_before_ - observe(reader.released));
@@ -27,13 +27,13 @@ void RecordBound::start(LaneOwner& owner, const ReaderEntry& reader) {
 std::uint64_t RecordBound::count_lane(std::uint32_t lane) const {
     const LaneOwner& owner = map_->owner(lane);
     const ReaderEntry& reader = map_->entry(lane);
-    // A damaged lane blocks no other producer.
+    // A damaged lane blocks no producer.
     if (observe(owner.epoch) == 0 || observe(reader.quarantine) != 0) return 0;
     // In this order: `records_total` is stored after the tail that covers them.
     std::uint64_t sent = observe(owner.records_total);
     std::uint64_t claimed = observe(owner.records_claimed);
     const bool sends = claimed > sent && map_->producer_alive(lane);
-    if (claimed > sent && !sends) {  // its producer is dead: the counters are final
+    if (claimed > sent && !sends) {  // its producer is gone: the counts are final
         sent = observe(owner.records_total);
         if (observe(owner.counted_tail) == observe(owner.tail)) claimed = sent;
     }
@@ -55,9 +55,10 @@ std::uint64_t RecordBound::count() const {
 
 bool RecordBound::take_place(std::uint64_t sent, LaneOwner& owner) {
     if (claimed_ > sent_before_ + sent) return true;
-    // Fast path without the lock: while producers wait, the ring is usually full.
+    // The fast path, without the lock: while a producer waits, the ring is usually full.
     if (count() >= most_) return false;
-    // Without a descriptor, or if a stopped process holds the lock, treat the ring as full.
+    // Without a descriptor, or behind a stopped process that holds the lock, the ring counts as
+    // full.
     const Deadline patience = Deadline::after_ms(turn_ms);
     auto turn = LifeLock::take(map_->segment().fd(), LifeByte::counting());
     while (turn && !turn->has_value() && !patience.passed()) {

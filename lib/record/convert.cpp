@@ -29,7 +29,7 @@ struct BFloat16 {
 struct Half {
     std::uint16_t bits;
 
-    // Rounds to even in the float's own adder: a number is added whose last place is the half's.
+    // Rounds to even in the float adder: adds a number whose last bit has the value of the half's.
     static Half of(float value) {
         const auto all = std::bit_cast<std::uint32_t>(value);
         const auto sign = static_cast<std::uint16_t>(all >> 16 & 0x8000);
@@ -79,14 +79,15 @@ bool fits(Number value) {
         return true;
     } else if constexpr (std::is_integral_v<Number>) {
         return std::in_range<To>(value);
-    } else {  // the limits are powers of two, or one less: exact in a float where they are compared
+    } else {  // the limits are powers of two, or one less: exact in a float
         const Number whole = std::trunc(value);
         constexpr Number above = static_cast<Number>(std::numeric_limits<To>::max() / 2 + 1) * 2;
         return whole >= static_cast<Number>(std::numeric_limits<To>::min()) && whole < above;
     }
 }
 
-// Towards zero, its last bit set where something was lost: rounding it once more rounds once.
+// Rounds towards zero, and sets the last bit if anything was lost: rounding the result once more is
+// the same as rounding the value once.
 float to_odd(double value) {
     auto rounded = static_cast<float>(value);
     if (static_cast<double>(rounded) == value || std::isnan(value) || std::isinf(rounded))

@@ -34,7 +34,7 @@ std::uint64_t DraftColumn::bytes() const {
 }
 
 Draft& Draft::set_text(Std column, std::string_view text) {
-    const void* data = text.data();  // a length travels with it
+    const void* data = text.data();  // its length is given to fill()
     fill(index(column), dtype_u8, rows(text.size()), data);
     return *this;
 }

@@ -15,9 +15,10 @@ std::uint64_t directory_end(std::size_t columns) {
     return round_up(sizeof(RecordHeader) + columns * sizeof(ColumnEntry), line_bytes);
 }
 
-// `from` may be null: room to be filled later. Old bytes of the lane must not reach the reader, nor
-// the checksum: the rest of the last line becomes zero. From front to back, for each line is a miss
-// and those in order are foreseen by the CPU; zeroing the last one first would wait for it.
+// `from` may be null: room to be filled later. Old bytes of the lane must reach neither the reader
+// nor the checksum, so the rest of the last line becomes zero. From front to back, because each
+// line is a miss, and the CPU prefetches lines in order; zeroing the last one first would wait for
+// it.
 void copy_column(std::byte* to, const void* from, std::uint64_t bytes) {
     const std::uint64_t whole = bytes - bytes % line_bytes;
     if (from != nullptr && whole != 0) std::memcpy(to, from, whole);
@@ -100,7 +101,7 @@ void Encoder::take_versions(const DraftColumn& runs) {
 void Encoder::write(std::span<std::byte> to, std::uint64_t run_id,
                     std::int64_t policy_version) const {
     const Meta& meta = draft_->meta;
-    // Written where it lies, every field: a header put together elsewhere and copied would stall.
+    // Every field is written in place: composing a header elsewhere and copying it would stall.
     auto& header = *reinterpret_cast<RecordHeader*>(to.data());
     header.magic = record_magic;
     header.abi = record_abi;

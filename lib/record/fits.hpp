@@ -1,7 +1,6 @@
 #pragma once
-// The one place that decides whether a record may claim what its header says, and whether a column
-// agrees with its declaration. Used on both sides: the view accepts exactly the records that the
-// encoder allows.
+// Decides for both sides whether a record's header is plausible, and whether a column agrees with
+// its declaration: the view accepts every record that the encoder lets through.
 
 #include <array>
 #include <cstdint>
@@ -18,11 +17,11 @@ struct ColumnShape {
     std::array<std::uint32_t, 4> shape;
 };
 
-// Bytes of a column, or nothing if they do not fit in 64 bits.
+// Bytes of a column; empty if they do not fit in 64 bits.
 inline std::optional<std::uint64_t> bytes_of(const ColumnShape& given) {
     std::uint64_t bytes = given.dtype.bytes();
     for (std::uint8_t i = 0; i < given.dims; i++) {
-        // Not by a division: it costs as much as the rest of a short record's check.
+        // Not by a division, which costs as much as the rest of a short record's check.
         if (__builtin_mul_overflow(bytes, std::uint64_t{given.shape[i]}, &bytes)) {
             return std::nullopt;
         }
@@ -61,15 +60,15 @@ inline std::string_view problem_of(const ColumnShape& given, const Column& decla
     return {};
 }
 
-// The common case by the schema's short rule, from the fields as they lie: a shape put together in
-// memory byte by byte and read back in one piece would stall the CPU, four times a record.
+// The common case by the schema's short rule, from the fields in place: a shape that is composed in
+// memory byte by byte and read back at once would stall the CPU, four times a record.
 inline bool is_plain(const Schema::Rule& rule, DType dtype, std::uint8_t dims, std::uint32_t rows,
                      std::uint32_t n_tokens) {
     return rule.plain && dims == 1 && dtype.code == rule.dtype.code &&
            dtype.bits == rule.dtype.bits && (rule.per == Per::record || rows == n_tokens);
 }
 
-// The faults of header fields on which others rely, by name.
+// Header fields on which others rely. problem_of() names the wrong one.
 struct Claims {
     std::uint8_t status;
     std::uint8_t checksum;
@@ -77,7 +76,7 @@ struct Claims {
     std::uint32_t n_prompt;
     std::uint32_t n_tokens;
     bool numbered;  // has a repetition_id
-    bool alone;     // is all of its member
+    bool alone;     // is the only record of its member
 };
 inline std::string_view problem_of(const Claims& claims) {
     static_assert(group_size_max == 65'536);

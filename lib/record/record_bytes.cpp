@@ -89,7 +89,7 @@ std::uint64_t shrink_record(std::span<std::byte> record, std::uint32_t n_tokens,
             entry.bytes = row_bytes * n_tokens;
         }
         const std::uint64_t padded = round_up(entry.bytes, line_bytes);
-        // It moves to the front, behind the directory, and does not grow.
+        // The column moves to the front, behind the directory, and does not grow.
         const bool fits = end >= sizeof(RecordHeader) + count * sizeof(ColumnEntry) &&
                           end <= from && lies_within(entry, whole) && padded <= whole - end;
         if (!fits) return whole;

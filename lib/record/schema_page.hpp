@@ -1,5 +1,5 @@
 #pragma once
-// The form of a schema in the ring's schema page.
+// A schema in the form of the ring's schema page.
 
 #include "layout.hpp"
 #include "rollring/schema.hpp"

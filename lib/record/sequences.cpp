@@ -25,8 +25,8 @@ bool has_form(std::span<const ColumnView> columns, std::uint32_t tokens, const R
     return true;
 }
 
-// As one record has it. That a column is as long as the record by chance does no harm: records
-// that have it otherwise are of another form.
+// The form of one record. A column may be as long as the record by chance, which does no harm:
+// records in which it is not have another form.
 RecordForm form_of(std::span<const ColumnView> columns, std::uint32_t tokens) {
     RecordForm form;
     for (const ColumnView& column : columns) {
@@ -42,7 +42,7 @@ RecordForm form_of(std::span<const ColumnView> columns, std::uint32_t tokens) {
     return form;
 }
 
-// Most records of a batch are of one form.
+// The index of the record's form. Most records of a batch have the same one.
 std::uint32_t number_of(std::vector<RecordForm>& forms, const TrajectoryView& view,
                         std::uint32_t last) {
     constexpr std::size_t few = 8;

@@ -54,7 +54,7 @@ std::string_view problem_of(const ColumnEntry& entry, const Schema& schema,
     return shape_problem(entry, schema, n_tokens);
 }
 
-// In place: a Meta made elsewhere and copied would stall on its own stores.
+// In place: composing a Meta elsewhere and copying it would stall on its own stores.
 void take_meta(const RecordHeader& header, Meta& meta) {
     meta.visit = header.visit;
     meta.repetition_id = {};
@@ -154,7 +154,7 @@ std::uint64_t TrajectoryView::digest(const Schema& schema) const {
         std::uint32_t status;
         std::uint32_t reward_set;
     };
-    // One NaN for all: which NaN it was does not survive JSON.
+    // One NaN for all: JSON does not keep the difference between NaNs.
     double reward = meta_.reward.value_or(0.0);
     if (reward != reward) reward = std::numeric_limits<double>::quiet_NaN();
     const Canonical fixed{meta_.visit,

@@ -33,7 +33,7 @@ struct RecordHeader {
     std::uint64_t key_low;
     std::uint64_t key_high;
     std::uint64_t visit;
-    std::uint64_t checksum;  // xxh3 of everything behind this header; 0 where checksum_kind is none
+    std::uint64_t checksum;  // xxh3 of everything behind this header; 0 if checksum_kind is none
     std::uint32_t repetition_id;
     std::uint32_t group_size;
     std::uint32_t attempt;

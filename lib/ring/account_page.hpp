@@ -1,5 +1,6 @@
 #pragma once
-// StashAccount in its page of the ring, word by word. The last words hold the latest batch.
+// StashAccount in its page of the ring: its words in their memory layout. The last words of the
+// page describe the latest batch.
 
 #include <array>
 #include <bit>

@@ -1,5 +1,5 @@
 #pragma once
-// Validation of frames. Every reader uses it, so that all accept the same frames.
+// The validation of frames. Every reader uses it, so that all accept the same frames.
 
 #include <cstdint>
 
@@ -14,9 +14,9 @@ namespace rollring {
     return frame.kind == static_cast<std::uint16_t>(FrameKind::skip);
 }
 
-// Copies the frame at `position` once and validates the copy: it is a record or a skip, of that
-// position, and ends within the lane and not above `end`; a record's payload ends within it. False:
-// the copy must not be used. `position` is a multiple of line_bytes, and below `end`.
+// Copies the frame at `position` once, and validates the copy: it is a record or a skip of that
+// position that ends within the lane and not above `end`, and a record's payload ends within it.
+// False: the copy must not be used. `position` is a multiple of line_bytes, and below `end`.
 template <class Frames>
 [[nodiscard, gnu::always_inline]] inline bool checked_frame(const Frames& frames,
                                                             const LaneSize& size,
@@ -31,8 +31,8 @@ template <class Frames>
            (is_skip(frame) || frame.payload_bytes <= frame.bytes - line_bytes);
 }
 
-// The next valid frame of this lap behind damage at `position`; `end` or the lap's end if there is
-// none. Frames of earlier laps have other positions.
+// Behind damage at `position`, the position of the next valid frame in the same lap; the end of the
+// lap, or `end`, if there is none. Frames of earlier laps have other positions.
 template <class Frames>
 [[nodiscard]] std::uint64_t next_frame(const Frames& frames, const LaneSize& size,
                                        std::uint64_t position, std::uint64_t end) {

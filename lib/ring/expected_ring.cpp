@@ -1,4 +1,4 @@
-// Compares an existing ring with the options that a caller would have made it with.
+// Compares an existing ring with the options of a process that would have made it.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 namespace rollring {
 namespace {
 
-// Finds the first option that differs, in the order in which it is asked.
+// Finds the first option that differs, in the order of the calls.
 class Comparison {
   public:
     explicit Comparison(std::string_view ring) : ring_(ring) {}
@@ -23,7 +23,7 @@ class Comparison {
             differs(option, std::to_string(*wanted), std::to_string(there));
         }
     }
-    // Rounded up as it was where the ring was made.
+    // Rounded up in the same way as when the ring was made.
     void bytes(std::string_view option, std::optional<std::uint64_t> wanted, std::uint64_t there,
                std::uint64_t unit = page_bytes) {
         if (wanted && (*wanted > lane_bytes_max || round_up(*wanted, unit) != there)) {
@@ -75,7 +75,7 @@ void compare_columns(const Schema& wanted, const Schema& there, Comparison& foun
     }
 }
 
-// Where its overflow file lies.
+// The directory of its overflow file.
 std::string overflow_dir_of(const RingMap& map) {
     return std::filesystem::path(map.segment().overflow_path()).parent_path().string();
 }
@@ -94,7 +94,7 @@ Result<void> expect_ring(std::string_view name, const RingExpectation& wanted) {
     Comparison found(name);
     found.count("lanes", wanted.lanes, there.lane_count);
     found.bytes("lane_bytes", wanted.lane_bytes, there.lane_bytes);
-    if (wanted.soft_bytes.value_or(0) != 0) {  // 0: whatever is chosen
+    if (wanted.soft_bytes.value_or(0) != 0) {  // 0: any choice
         const std::uint64_t most = std::min(*wanted.soft_bytes, there.lane_bytes);
         found.bytes("soft_bytes", most, there.soft_bytes, line_bytes);
     }

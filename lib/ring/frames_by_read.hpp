@@ -1,5 +1,5 @@
 #pragma once
-// Frames of a lane that is not mapped: to look at one allocates no page, and cannot fault.
+// Frames of a lane that is not mapped: reading one allocates no page, and cannot fault.
 
 #include <cstdint>
 
@@ -11,7 +11,7 @@ struct FramesByRead {
     const Segment& segment;
     std::uint64_t data_offset;
 
-    // Nothing that can be believed, if it cannot be read.
+    // An empty frame, which is not valid, if it cannot be read.
     [[nodiscard]] Frame read(std::uint64_t offset) const {
         Frame frame{};
         if (!segment.read(data_offset + offset, &frame, sizeof frame)) frame = Frame{};

@@ -4,8 +4,7 @@
 //   write entries -> store count (the commit point) -> mark all -> store step -> store count 0
 //
 // A consumer killed before the commit point has released nothing; after it, its successor marks
-// again, which is idempotent because positions never repeat. Source of the idea: the write-ahead
-// log.
+// again, which is idempotent because positions never repeat. The idea is that of a write-ahead log.
 
 #include <cstdint>
 #include <span>
@@ -39,7 +38,8 @@ class Journal {
         for (std::uint64_t i = 0; i < records.size(); i++) entries_.write(i, records[i]);
         step_->store(step, Order::store_journal);
         count_->store(records.size(), Order::store_journal);
-        // From the checked copy, not from the journal itself, which others can overwrite.
+        // From the caller's checked records, and not from the shared entries, which others may
+        // overwrite.
         for (const JournalEntry& record : records) mark(record);
         finish(step);
     }

@@ -3,7 +3,7 @@
 // processes. It holds one 64-bit word per key, so a reader can be wrong in two harmless ways: two
 // keys can share a word (2^-64), and a key can be missed for the moment in which another is being
 // erased. Linear probing, erasure by moving back (Knuth 6.4, algorithm R): no tombstones. Every
-// loop goes around once at the most, even in an overwritten table.
+// loop goes around once at most, even if another process has overwritten the table.
 
 #include <atomic>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace rollring {
 
 class KeyTable {
   public:
-    // `count` is a power of two, and at least twice the keys that are ever in it.
+    // `count` is a power of two, and at least twice the largest number of keys.
     KeyTable(std::atomic<std::uint64_t>* words, std::uint64_t count)
         : words_(words), mask_(count - 1) {}
 
@@ -48,7 +48,7 @@ class KeyTable {
         store_release(words_[hole], std::uint64_t{0});
     }
 
-    // Bounded whatever the memory holds.
+    // Bounded for any contents of the memory.
     [[nodiscard]] bool holds(const GroupKey& key) const {
         const std::uint64_t word = word_of(key);
         for (std::uint64_t i = 0; i <= mask_; i++) {

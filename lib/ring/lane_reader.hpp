@@ -1,7 +1,7 @@
 #pragma once
 // The consumer's half of a lane: poll, and release in any order. One thread at a time.
 //
-// The state that a killed consumer leaves to its successor:
+// The successor of a killed consumer reads these words:
 //
 //   head    <=  cursor  <=  (read, private)  <=  tail
 //   free        released     delivered           committed
@@ -46,29 +46,29 @@ class LaneReader {
           size_(capacity_bytes) {}
 
     // Takes over from a predecessor, dead or none. False if its words contradict each other: then
-    // nothing is held, and start_over() is all that is left to do.
-    // Afterwards mark() may replay the journal; poll() then passes over released records.
-    //   delivered   the position up to which a predecessor has read: the end of the valid records
-    //               if the tail itself is invalid; 0 if unknown
+    // nothing is held, and only start_over() is left to do. Afterwards mark() may replay the
+    // journal; poll() then passes over released records.
+    //   delivered   a position up to which a predecessor has read: the end of the valid bytes if
+    //               the tail itself is invalid; 0 if unknown
     //   restart_at  where the records of the lane's present producer begin. poll() returns no frame
-    //               that crosses it, because an earlier producer may have damaged those below.
+    //               that crosses it, because the bytes below may have been damaged by another.
     bool recover(std::uint64_t delivered = 0, std::uint64_t restart_at = 0) {
         if (restore(delivered, restart_at)) return true;
         read_ = tail_ = cursor_;
         return false;
     }
 
-    // The lane is idle, and the records of its last producer end here: poll() ignores the tail, and
-    // finds nothing behind this position until a producer has the lane again.
+    // The lane has no producer, and the records of its last one end here: regardless of the tail,
+    // poll() finds nothing behind it until a producer has the lane again.
     void stop(std::uint64_t end) {
         tail_ = std::max(read_, end);
         stopped_ = true;
     }
     void go_on() { stopped_ = false; }
 
-    // The next record, in the producer's order. Skips are passed over and released here,
-    // so many in one call and no more: a producer that streams them must not keep us from the
-    // other lanes. An honest one never leaves as many in a row.
+    // The next record, in the producer's order. Passes over skips and releases them, but only some
+    // in one call: a producer that streams them must not keep us from the other lanes. An honest
+    // one never leaves that many in a row.
     LanePoll poll(Frame& frame) {
         for (std::size_t skips = 0; skips < skips_.size();) {
             if (read_ == tail_) {
@@ -79,8 +79,8 @@ class LaneReader {
                     return LanePoll::bad_tail;
                 }
                 tail_ = tail;
-                // Fetches all new lines at once, instead of the frame, then the lines that it leads
-                // to: each is a cache miss, because the producer has just written it.
+                // All new bytes at once, instead of the frame, then its payload, and so on: each is
+                // a miss, because the producer has just written it.
                 const std::uint64_t offset = size_.offset(read_);
                 frames_.prefetch(offset, std::min(tail - read_, size_.bytes() - offset));
             }
@@ -103,7 +103,7 @@ class LaneReader {
         return LanePoll::empty;
     }
 
-    // Gives one record back. It was returned by poll() and has not been released.
+    // Releases one record, which poll() has returned and which is still held.
     void release(Span span) {
         if (span.position != cursor_) {
             mark(span);
@@ -112,14 +112,14 @@ class LaneReader {
         }
         shared_cursor_->store(cursor_ + span.bytes, Order::store_cursor);
         cursor_ += span.bytes;
-        // A predecessor killed while it marked this record has set some of its later bits.
+        // A predecessor that was killed while it marked this record has set some of its later bits.
         if (span.position < recovered_to_) clear(span);
         move_cursor(cursor_);
     }
 
-    // Sets the released-bits and no more: for the journal, which moves the cursor afterwards with
-    // advance(). Idempotent. Positions below the cursor were passed before a crash: ignored. If the
-    // cursor is within the record, the bits were overwritten: the rest is marked.
+    // Only sets the released-bits: for the journal, which moves the cursor afterwards by advance().
+    // Idempotent. Positions below the cursor were passed before a crash: ignored. If the cursor
+    // lies within the record, the bits were overwritten: the rest is marked.
     void mark(Span span) {
         if (span.position < cursor_) {
             if (span.bytes <= cursor_ - span.position) return;
@@ -136,15 +136,14 @@ class LaneReader {
         }
     }
 
-    // Moves the cursor and the head over everything that is released in front.
+    // Moves the cursor and the head over everything in front that is released.
     void advance() { move_cursor(cursor_); }
 
-    // The frame that poll() returned last is not taken: the next poll() returns it.
+    // The next poll() returns its last frame again.
     void put_back(std::uint64_t position) { read_ = position; }
 
-    // For a process that also writes this lane: passes a record that it wrote, and the skips before
-    // it, without a look at memory that others could have overwritten. False if there are more
-    // skips than possible.
+    // For a consumer that writes this lane itself: passes over its record, and the skips before it,
+    // without reading memory that others may have overwritten. False: too many skips.
     [[nodiscard]] bool follow(Span written) {
         const std::uint64_t at = read_;
         if (written.position > at) {
@@ -156,9 +155,9 @@ class LaneReader {
         return true;
     }
 
-    // Behind a frame that poll() calls bad: passes all up to the next one that can be believed, as
-    // poll() passes a record, which is held until it is released. Returns how much that is; 0: a
-    // predecessor has released it, and nothing is left to do.
+    // Behind a frame that poll() calls bad: passes over everything up to the next valid frame, as
+    // poll() passes over a record, which is held until it is released. Returns the bytes; 0: a
+    // predecessor has released them, and nothing is left to do.
     [[nodiscard]] std::uint64_t pass_damage() {
         const std::uint64_t at = read_;
         read_ = next_frame(frames_, size_, at, tail_);
@@ -167,8 +166,8 @@ class LaneReader {
         return 0;
     }
 
-    // All that poll() has returned is released, and yet the cursor is not there: released-bits were
-    // written over. True if that was so.
+    // Everything that poll() has returned is released, but the cursor is not there, because
+    // released-bits were overwritten. True if that was so.
     bool pass_released() {
         if (cursor_ == read_) return false;
         const Span span{cursor_, read_ - cursor_};
@@ -180,7 +179,7 @@ class LaneReader {
         return true;
     }
 
-    // Stores our positions again, in case another process has overwritten them.
+    // Stores the positions again if others have overwritten them.
     void show_again() {
         if (shared_cursor_->load(Order::recover) != cursor_) {
             shared_cursor_->store(cursor_, Order::store_cursor);
@@ -190,9 +189,9 @@ class LaneReader {
         }
     }
 
-    // Gives up all that has not been read below `to`, which a record begins at or will. Only while
-    // nothing is held: until then a successor may see more of it than we do, and must find the same
-    // records with the same released-bits.
+    // Gives up all unread bytes below `to`, where a record begins or will begin. Requires that
+    // nothing is held: otherwise a successor, which may see more of it, could not tell released
+    // records.
     void pass_over(std::uint64_t to) {
         const Span span{read_, to - read_};
         shared_cursor_->store(to, Order::store_cursor);
@@ -204,7 +203,7 @@ class LaneReader {
 
     // Abandons a damaged lane whose producer is gone and whose delivered records are all released:
     // moves everything to a fresh position that no earlier frame can carry. The next producer
-    // starts there. Returns the bytes given up, as far as the tail can be believed.
+    // starts there. Returns the bytes given up, if the tail is plausible.
     std::uint64_t start_over() {
         const std::uint64_t tail = shared_tail_->load(Order::read_tail);
         const std::uint64_t given_up =
@@ -227,37 +226,35 @@ class LaneReader {
                span.bytes <= size_.bytes() - size_.offset(span.position) &&
                span.position <= recovered_to_ && span.bytes <= recovered_to_ - span.position;
     }
-    // Of a record at or above the head that a predecessor may have released.
+    // Whether a record at or above the head was released, possibly by a predecessor.
     [[nodiscard]] bool is_released(std::uint64_t position) const {
         return position < cursor_ || bit(size_.offset(position));
     }
-    // Every record known to be committed was read, too: the tail may have been moved back to our
-    // position.
+    // Counts everything known to be committed: the tail may have been moved back to read_.
     [[nodiscard]] bool drained() const {
         return read_ == tail_ && (stopped_ || read_ == shared_tail_->load(Order::read_tail));
     }
-    // The producer may overwrite memory below this position. Moved by release(), advance(),
-    // recover(), and by a poll() that passes a skip, also one that then finds nothing: ring the
-    // producer's bell whenever it has moved.
+    // The producer may overwrite the bytes below. Moved by release(), advance(), recover(), and by
+    // a poll() that passes a skip, even if it then finds nothing: after each move, ring the
+    // producer's bell.
     [[nodiscard]] std::uint64_t head() const { return head_; }
     [[nodiscard]] std::uint64_t cursor() const { return cursor_; }
     [[nodiscard]] std::uint64_t read_position() const { return read_; }
-    // The frame at a position between the cursor and `end`, which is at most the known tail, ours
-    // or a predecessor's. False if the frame is not valid.
+    // The frame at a position between the cursor and `end`, which must not exceed the bytes known
+    // to be committed, now or by a predecessor. False if it is not valid.
     bool frame_at(std::uint64_t position, std::uint64_t end, Frame& frame) const {
         return position % line_bytes == 0 && position < end &&
                checked_frame(frames_, size_, position, end, frame);
     }
-    // Whether a span lies where delivered records can be that are not released. Where released-bits
-    // were overwritten, the cursor may be within a record that is still to be given back.
+    // Whether a span lies where delivered and unreleased records can be. If released-bits were
+    // overwritten, the cursor may lie within a record that is still held.
     [[nodiscard]] bool delivered(Span span) const {
         return span.position < read_ && span.bytes <= read_ - span.position &&
                span.position + span.bytes > cursor_;
     }
-    // Under a backlog the first lines of the records to come are out of cache: they are fetched
-    // while one of `bytes` is dealt with, of the one after the next two if those are as long: one
-    // record ahead is too late for a short one. Uncommitted lines are left alone, because the
-    // producer is writing them.
+    // With a backlog the first lines of the next records are out of cache: they are fetched while a
+    // record of `bytes` is handled, two records ahead if those are as long, because one ahead is
+    // too late for short ones. Uncommitted bytes are left alone: the producer is writing them.
     void prefetch_ahead(std::uint64_t bytes) const {
         constexpr std::uint64_t wanted = 7 * line_bytes;  // frame, header, directory, instance_id
         const std::uint64_t at = read_ + 2 * bytes;
@@ -265,12 +262,13 @@ class LaneReader {
         const std::uint64_t offset = size_.offset(at);
         if (size_.bytes() - offset >= wanted) frames_.prefetch(offset, wanted);
     }
-    // The last tail seen; the shared one may be further by now.
+    // The end of the bytes known to be committed; the tail may be further by now.
     [[nodiscard]] std::uint64_t known_tail() const { return tail_; }
-    // The last record that poll() has passed over as released by a predecessor; no bytes: none.
+    // The last record that poll() has passed over because a predecessor released it; no bytes:
+    // none.
     [[nodiscard]] const Frame& passed() const { return passed_; }
     [[nodiscard]] std::uint64_t held_bytes() const { return read_ - cursor_; }
-    // The tail that we came to, if it could be believed.
+    // The tail at recovery, if it was plausible.
     [[nodiscard]] std::uint64_t recovered_to() const { return recovered_to_; }
 
   private:
@@ -310,7 +308,7 @@ class LaneReader {
         return read_ == cursor_;
     }
 
-    // The frame at read_.
+    // Reads the frame at read_.
     bool look(Frame& frame) const { return checked_frame(frames_, size_, read_, tail_, frame); }
 
     // Moves the cursor from `at` over skips and released records, clears their bits, frees them.
@@ -344,7 +342,7 @@ class LaneReader {
         return bits_[index / word_bits].load(Order::recover) >> (index % word_bits) & 1;
     }
 
-    // The position where the run of set bits that starts at `at` ends.
+    // The position where the run of set bits from `at` on ends.
     [[nodiscard]] std::uint64_t end_of_run(std::uint64_t at) const {
         const std::uint64_t offset = size_.offset(at);
         const std::uint64_t bytes_max = std::min(size_.bytes() - offset, read_ - at);
@@ -372,7 +370,7 @@ class LaneReader {
         }
     }
 
-    // The same for a span of more than a record. Bits at later records' lines are theirs.
+    // The same for a span of several records. Bits of later records in the same memory stay.
     void clear_damaged(Span span) {
         const std::uint64_t lap_before = recovered_to_ - std::min(recovered_to_, size_.bytes());
         const std::uint64_t end = span.position + span.bytes;
@@ -381,7 +379,7 @@ class LaneReader {
         clear_laps(span);
     }
 
-    // Of a span that may cross the lane's end.
+    // The same for a span that may cross the lane's end.
     void clear_laps(Span span) {
         while (span.bytes > 0) {
             const std::uint64_t bytes =

@@ -1,11 +1,11 @@
 #pragma once
-// The producer's half of a lane: reserve, write in place, commit, show. Lock-free and wait-free;
-// no allocation, no system call. One thread at a time.
+// The producer's half of a lane: reserve, write in place, commit, show. Lock-free and wait-free; no
+// allocation, no system call. One thread at a time.
 //
-// Nothing is visible before show() moves the tail, so a producer killed at any instruction
-// leaves either a whole record or none, and nothing to repair.
+// Nothing is visible before show() moves the tail, so a producer killed at any instruction leaves
+// either a whole record or none, and nothing to repair.
 //
-// Where the next frame goes. Let t be the write offset in this lap and h the head.
+// The next frame's offset. Let t be the write offset in this lap and h the head.
 //
 //   head in this lap:       [ free |h ..live.. t| free ]        write at t, or wrap
 //   head in the lap before: [ ..live.. t| free |h ..live.. w|S| dead ]
@@ -13,8 +13,8 @@
 //
 // A lap ends at w by a skip frame S, either because the record did not fit below the lane's end (a
 // full lap) or early, because the consumer keeps up and the start of the lane is still in cache (a
-// soft lap). After a soft lap everything above S is dead memory. If the consumer then
-// starts to hold records and pins h, the producer jumps over the live bytes into that dead part.
+// soft lap). After a soft lap everything above S is dead memory. If the consumer then starts to
+// hold records and pins h, the producer jumps over the live bytes into that dead part.
 //
 // A jump gives up the bytes between t and d until the consumer has read all of the lap before, even
 // if h moves on a moment later. So it is made only if it gains at least as much as it can cost.
@@ -32,8 +32,8 @@ namespace rollring {
 
 enum class [[nodiscard]] Reserve {
     ok,
-    full,       // show() has been done for you, also of a skip that this call has written: ring
-                // the consumer's bell if shown() moved, even when about to sleep
+    full,       // show() was called, also for a skip that this call has written: ring the
+                // consumer's bell if shown() has moved, even before a sleep
     too_large,  // can never fit into this lane
     corrupt,    // the head is impossible: the consumer's page was damaged
 };
@@ -57,7 +57,7 @@ class LaneWriter {
           frames_(frames),
           capacity_(capacity_bytes),
           soft_(soft_bytes),
-          tail_(tail.load(Order::read_tail) / line_bytes * line_bytes),  // whatever is said there
+          tail_(tail.load(Order::read_tail) / line_bytes * line_bytes),  // even if it is damaged
           shown_(tail_),
           head_(head.load(Order::read_head)),
           lap_start_(tail_ - tail_ % capacity_),
@@ -65,12 +65,12 @@ class LaneWriter {
           end_(capacity_),
           look_at_(soft_bytes) {}
 
-    // Where not all of the lane's memory is there yet: no record ends beyond `bytes`, and the line
-    // behind it is there, too, for a skip. Never less than before.
+    // If only a part of the lane's memory is reserved: no record ends beyond `bytes`, and the line
+    // behind it is reserved as well, for a skip. Never less than before.
     void set_end(std::uint64_t bytes) { end_ = bytes < capacity_ ? bytes : capacity_; }
 
-    // For a writer that goes on where another was: the lap before ended with the skip at this
-    // position, and left nothing behind it.
+    // For a writer that continues after another one: the lap before ended with the skip at this
+    // position, and has nothing behind it.
     void lap_before_ended(std::uint64_t position) {
         if (position >= lap_start_ || lap_start_ - position > capacity_) return;
         dead_from_ = capacity_ - (lap_start_ - position) + line_bytes;
@@ -81,7 +81,7 @@ class LaneWriter {
         if (bytes > capacity_) return Reserve::too_large;
         if (offset() >= look_at_) {
             if (!refresh()) return Reserve::corrupt;
-            look_at_ = offset() + soft_ / 8;  // under a backlog, look seldom
+            look_at_ = offset() + soft_ / 8;  // check rarely under a backlog
         }
         Reserve found = place(bytes);
         if (found == Reserve::full) {
@@ -96,7 +96,7 @@ class LaneWriter {
     [[nodiscard]] std::uint64_t position() const { return tail_; }
     [[nodiscard]] std::uint64_t offset() const { return tail_ - lap_start_; }
     [[nodiscard]] std::uint64_t shown() const { return shown_; }
-    [[nodiscard]] std::uint64_t head() const { return head_; }  // as it was seen last
+    [[nodiscard]] std::uint64_t head() const { return head_; }  // as last seen
     [[nodiscard]] const LapCounters& laps() const { return laps_; }
     // Bytes from a position to here, without the dead part of a lap.
     [[nodiscard]] std::uint64_t written_since(std::uint64_t position) const {
@@ -200,13 +200,13 @@ class LaneWriter {
     typename Platform::Frames frames_;
     std::uint64_t capacity_;
     std::uint64_t soft_;
-    std::uint64_t tail_;       // of committed records, shown or not
+    std::uint64_t tail_;       // end of the committed records, shown or not
     std::uint64_t shown_;      // the shared tail
     std::uint64_t head_;       // last head seen
     std::uint64_t lap_start_;  // position of offset 0 in this lap
     std::uint64_t dead_from_;  // offset above which the lap before left nothing
     std::uint64_t end_;        // offset at or below which records end
-    std::uint64_t look_at_;    // offset from which a soft wrap is worth a look at the head
+    std::uint64_t look_at_;    // offset from which a soft wrap is worth a load of the head
     std::uint64_t reserved_ = 0;
     LapCounters laps_;
 };

@@ -1,7 +1,7 @@
 #pragma once
-// The requirements of the lane core on its platform. The core is a template over a Platform, so
-// that the explorer in tests/model runs the very same code on simulated atomics, and so that a
-// mutant with one weaker order is a type.
+// The environment of the lane core. The core is a template over a Platform, so that the explorer in
+// tests/model runs the very same code on simulated atomics, and so that a mutant with one weaker
+// order is a type.
 
 #include <algorithm>
 #include <atomic>
@@ -22,12 +22,13 @@ struct Orders {
     // consumer sees the tail. Also the release that makes the frame and payload visible.
     static constexpr auto store_tail = std::memory_order_seq_cst;
     static constexpr auto read_tail = std::memory_order_seq_cst;
-    // The same the other way round: head frees memory, so it is a release of the consumer's reads.
+    // The same in the other direction: the head frees memory, so it is a release of the consumer's
+    // reads.
     static constexpr auto store_head = std::memory_order_seq_cst;
     static constexpr auto read_head = std::memory_order_seq_cst;
     static constexpr auto bell_waiting = std::memory_order_seq_cst;
-    // Only the consumer reads these back, after its own death: the compiler must keep the order of
-    // the stores, because a killed process has made a prefix of them.
+    // Only the consumer reads these back, after its own death. Only the order of the stores
+    // matters, as the compiler keeps it: a killed process has made a prefix of them.
     static constexpr auto store_cursor = std::memory_order_release;
     static constexpr auto store_bits = std::memory_order_release;
     static constexpr auto store_journal = std::memory_order_release;
@@ -47,8 +48,7 @@ struct NativePlatform {
         std::byte* data = nullptr;
 
         void write(std::uint64_t offset, const Frame& frame) const {
-            // Field by field, so that the frame is never put together in memory and copied from
-            // there.
+            // Field by field, so that the frame is never composed in memory and copied from there.
             Frame& to = *reinterpret_cast<Frame*>(data + offset);
             to.magic = frame.magic;
             to.kind = frame.kind;
@@ -66,7 +66,7 @@ struct NativePlatform {
         [[nodiscard]] Frame read(std::uint64_t offset) const {
             return load_once<Frame>(data + offset);
         }
-        // To be read at once: as much of it as a short record has.
+        // Fetches bytes that are read soon, but not more than a short record has.
         void prefetch(std::uint64_t offset, std::uint64_t bytes) const {
             const std::uint64_t most = std::min(bytes, 16 * line_bytes);
             for (std::uint64_t i = 0; i < most; i += line_bytes) {

@@ -15,7 +15,7 @@ namespace {
 
 using detail::mib;
 
-// Of the overflow file, unless it is given.
+// The default size of the overflow file.
 constexpr std::uint64_t overflow_spills = 4;
 constexpr std::uint64_t overflow_bytes_most = std::uint64_t{64} << 30;
 
@@ -27,8 +27,8 @@ std::uint64_t default_soft_bytes() {
     return std::min(most, std::max(round_up(quarter, page_bytes), page_bytes));
 }
 
-// Adds the overflow file once the spill is known. Returns the fault of its options; empty if there
-// is none.
+// The sizes of the overflow file, once the spill is known. Returns the mistake; empty if there is
+// none.
 std::string add_overflow(const RingOptions& options, Geometry& geometry) {
     const bool wanted = !options.overflow_dir.empty();
     if (!wanted && options.overflow_bytes) {
@@ -87,8 +87,8 @@ Result<void> validate_sizes(const RingOptions& options) {
     return {};
 }
 
-// A few dozen of the longest records, or less on a small machine: all lanes may take half of its
-// memory, one of them an eighth.
+// Room for a few dozen of the longest records, or as much as a small machine allows: all lanes may
+// take half of its memory, and one of them an eighth.
 std::uint64_t default_lane_bytes(std::uint32_t lanes, std::uint64_t memory_bytes) {
     constexpr std::uint64_t most = 64 * mib;
     constexpr std::uint64_t share_least = 8 * mib;  // six records of 131,072 tokens
@@ -96,9 +96,9 @@ std::uint64_t default_lane_bytes(std::uint32_t lanes, std::uint64_t memory_bytes
     return std::max(std::bit_floor(std::min({share, memory_bytes / 8, most})), page_bytes);
 }
 
-// As much as there is beside all lanes, less a part for the board of groups and for others: it is
-// reserved as it is used, and workers wait for places where it is too small. Before an overflow
-// file no more than all lanes hold: the released-bits of both are reserved at once.
+// As much as is available beside all lanes, less a part for the board of groups and for others. It
+// is reserved as it is used, and workers wait for places if it is too small. With an overflow file
+// not more than all lanes hold, because the released-bits of both are reserved at once.
 std::uint64_t default_spill_bytes(const Geometry& geometry, bool overflows,
                                   std::uint64_t memory_bytes) {
     const std::uint64_t lanes = geometry.lane_count * geometry.lane_bytes;
@@ -110,7 +110,7 @@ std::uint64_t default_spill_bytes(const Geometry& geometry, bool overflows,
     return round_up(std::max(bytes, std::min(geometry.lane_bytes, lane_bytes_max)), page_bytes);
 }
 
-// Of an object of which nothing is reserved yet.
+// The longest object of which nothing is reserved yet.
 std::uint64_t length_most() {
     std::uint64_t most = ~std::uint64_t{0};
     for (const MemoryBound& bound : memory_bounds()) {
@@ -131,7 +131,7 @@ void choose_sizes(const RingOptions& options, Geometry& geometry) {
         spill_given ? round_up(*options.spill_bytes, page_bytes)
                     : default_spill_bytes(geometry, !options.overflow_dir.empty(), memory);
     if (lanes_given && spill_given) return;
-    // As long as its object may be: the spill gives way first.
+    // If the object would be too long, the spill becomes smaller first.
     const std::uint64_t most = length_most();
     const auto too_long = [&] { return geometry.segment_bytes() > most; };
     while (!spill_given && too_long() && geometry.spill_bytes > geometry.lane_bytes) {

@@ -1,5 +1,5 @@
 #pragma once
-// From the options of a ring to where everything lies in it.
+// From the options of a ring to all its offsets.
 
 #include "geometry.hpp"
 #include "rollring/ring.hpp"
@@ -8,7 +8,7 @@ namespace rollring::detail {
 
 inline constexpr std::uint64_t mib = std::uint64_t{1} << 20;
 
-// Sizes that are not given are chosen by what bounds memory on this machine. An option that is out
+// Sizes that are not given are chosen by the memory limits of this machine. An option that is out
 // of its range is refused by name.
 Result<Geometry> geometry_of(const RingOptions& options);
 

@@ -1,5 +1,5 @@
 #pragma once
-// A ring's pages as one process maps them: only its own pages are writable.
+// A ring's pages as one process maps them: writable only where it writes.
 
 #include <algorithm>
 #include <memory>
@@ -15,12 +15,13 @@
 
 namespace rollring {
 
-// The mapping of every participant: header to owner pages read-only, the bells writable.
+// The pages that every participant maps: header to owner pages read-only, the bells writable.
 class RingMap {
   public:
     static Result<RingMap> attach(std::string_view name, Deadline deadline,
                                   Access access = Access::read_write);
-    // For an end: Errc::invalid_argument if the ring's records are of another purpose.
+    // For a producer or consumer: Errc::invalid_argument if the ring's records have another
+    // purpose.
     static Result<RingMap> attach_for(Purpose purpose, std::string_view name, Deadline deadline);
 
     [[nodiscard]] const Segment& segment() const { return segment_; }
@@ -61,7 +62,7 @@ class RingMap {
     [[nodiscard]] bool consumer_alive() const;
     [[nodiscard]] bool producer_alive(std::uint32_t lane) const;
     // Whether the consumer is done with the lane's last producer, or there was none. The producer's
-    // own words decide nothing: it may have written over its own epoch.
+    // own words decide nothing: it may have damaged its own epoch.
     [[nodiscard]] bool lane_is_idle(std::uint32_t lane) const;
     // Whether a producer can begin in this idle lane, at the consumer's position. If not, the
     // consumer's page was damaged, and the lane stays unused until a consumer has repaired it.
@@ -71,8 +72,8 @@ class RingMap {
     // share would touch a hole, which allocates memory or ends in SIGBUS.
     [[nodiscard]] bool has_share_readers() const;
     // Whether the ring's name was removed, which is final: the first process to find this tells all
-    // others, so that both ends stop. `thorough`: looks for the name even if no process has told. A
-    // claim that it is gone is not believed while the name is there.
+    // others, so that both ends stop. `thorough`: looks for the name even if no process has told.
+    // The flag alone is not believed while the name exists.
     [[nodiscard]] bool is_removed(bool thorough) const;
 
   private:
@@ -91,7 +92,7 @@ inline NativeBell bell_of(Bell& bell) {
     return {bell.sequence, bell.waiting};
 }
 
-// For a word that others only read: restores the value if it was overwritten.
+// For a word that other processes only read: restores the value if it was overwritten.
 template <class T>
 void keep(std::atomic<T>& word, T value) {
     if (peek(word) != value) store_release(word, value);
@@ -102,12 +103,12 @@ inline std::int64_t age_ns(std::int64_t now_ns, std::int64_t then_ns) {
     return then_ns > 0 && then_ns < now_ns ? now_ns - then_ns : 0;
 }
 
-// The second half of showing something: wakes the waiter if there is one.
+// The second half of showing anything: wakes the waiter if there is one.
 inline void ring_bell(Bell& bell) {
     if (NativeBell core = bell_of(bell); core.must_ring()) futex_wake(core.sequence());
 }
 
-// The producer's name, fit to be shown.
+// The producer's name, fit for display.
 std::string load_name(const LaneOwner& owner);
 // The name of the producer that had the lane at this epoch, its lane, and whether it is gone:
 // "env-3 (lane 2)", "env-3 (lane 2, died)".

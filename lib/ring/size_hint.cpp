@@ -10,7 +10,7 @@
 namespace rollring::detail {
 namespace {
 
-// As the options of `rollring size` have them.
+// The limits of the options of `rollring size`.
 constexpr std::uint64_t members_max = 65536;
 constexpr std::uint64_t tokens_max = std::uint64_t{1} << 30;
 constexpr std::uint64_t token_bytes_max = std::uint64_t{1} << 20;
@@ -24,7 +24,7 @@ std::uint64_t divided_up(std::uint64_t bytes, std::uint64_t by) {
 std::string size_hint(const Unfit& unfit) {
     constexpr std::uint64_t usual = RunShape{}.token_bytes;
     std::uint64_t tokens = unfit.tokens;
-    // Few tokens with large columns: as many tokens as would take these bytes say the same.
+    // Few tokens with large columns: give the same bytes as a larger number of usual tokens.
     if (tokens == 0 || divided_up(unfit.record_bytes, tokens) > token_bytes_max) {
         tokens = divided_up(unfit.record_bytes, usual);
     }

@@ -1,6 +1,6 @@
 #pragma once
-// The call of `rollring size` that an error points to, with the numbers of the record or group that
-// did not fit.
+// The call of `rollring size` to which an error points, with the numbers of the record or group
+// that did not fit.
 
 #include <cstdint>
 #include <string>
@@ -15,10 +15,10 @@ struct Unfit {
     std::uint64_t record_bytes = 0;
 };
 
-// In quotes, for a sentence. The ring that this call describes has room for it.
+// The call in quotes, for a sentence. It describes a ring that has room.
 std::string size_hint(const Unfit& unfit);
 
-// Rounded up, and as an option takes it.
+// Rounded up, in the form of an option.
 std::string option_bytes(std::uint64_t bytes);
 
 }  // namespace rollring::detail

@@ -17,17 +17,16 @@ using detail::mib;
 
 // A frame, a header, a directory of columns and a name; rounded up.
 constexpr std::uint64_t record_overhead_bytes = 512;
-// A lane that holds as many of its longest records goes on while the trainer steps, and keeps one
-// of an open group without blocking its producer (GroupRoom::lane_share).
+// A lane that holds this many of its longest records continues while the trainer steps, and keeps
+// one record of an open group without blocking its producer (GroupRoom::lane_share).
 constexpr std::uint64_t records_a_lane = 16;
 
-// The bytes that a trainer reserves at its first look: the board of groups, their keys, those that
-// are over.
+// The memory that a trainer reserves at first: the board of groups, their keys, and tombstones.
 std::uint64_t board_bytes(const Geometry& geometry) {
     return geometry.share_seats_offset() - geometry.board_offset();
 }
 
-// The least bytes of lanes and a trainer, with all lanes in use.
+// The least memory of lanes and a trainer, with all lanes in use.
 std::uint64_t taken_bytes(const Geometry& geometry) {
     return geometry.fixed_bytes() + board_bytes(geometry) +
            geometry.lane_count * geometry.stride(0) +

@@ -102,7 +102,7 @@ std::uint64_t memory_total() {
 namespace detail {
 namespace {
 
-// A smaller request is not worth the check, which takes tens of microseconds.
+// Smaller requests are not worth the check, which takes tens of microseconds.
 constexpr std::uint64_t asked_from_bytes = std::uint64_t{1} << 20;
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// Internal queries of memory limits (MemoryBound in rollring/ring.hpp).
+// Limits of memory for the library's own use; rollring/ring.hpp explains them.
 
 #include <cstdint>
 #include <optional>
@@ -14,13 +14,13 @@ namespace rollring::detail {
 // `proc`: a folder like /proc/self, with cgroup and mountinfo.
 std::vector<MemoryBound> cgroup_bounds(const std::string& proc);
 
-// The limit of a cgroup or of the machine that reserving `bytes` more would exceed; empty if none
-// is known. Check it before reserving: the kernel kills a process that reserves beyond it, while a
-// full /dev/shm is an error of the call.
+// The limit of a cgroup or of the machine that reserving this many new pages would exceed; empty if
+// none is known. To be checked before: the kernel kills a process that reserves beyond such a
+// limit, while a full /dev/shm is an error of the call.
 std::optional<MemoryBound> bound_of_pages(std::uint64_t bytes);
 
-// The file-size limit that an object of `bytes`, holes included, exceeds (the kernel sends
-// SIGXFSZ).
+// The limit that an object of this length, holes included, exceeds: the kernel would end the
+// process with SIGXFSZ.
 std::optional<MemoryBound> bound_of_length(std::uint64_t bytes);
 
 // "a lane needs 64 MiB but /dev/shm has 3 MiB free of 64 MiB: start the container with ..., "

@@ -1,5 +1,5 @@
-// The memory limits of cgroups, versions 1 and 2, at each level from this process's group up to the
-// mounted root: the least of them applies.
+// The limits of memory cgroups, versions 1 and 2, at each level from this process's group up to the
+// mounted root. The lowest one applies.
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +12,7 @@
 namespace rollring::detail {
 namespace {
 
-// Where a hierarchy is mounted, and which of its groups is the mount's root.
+// A mounted hierarchy: its folder, and the group that is the mount's root.
 struct Mount {
     std::string root;
     std::string folder;
@@ -24,7 +24,7 @@ struct Version {
 };
 constexpr Version version_1{"memory.limit_in_bytes", "memory.usage_in_bytes"};
 constexpr Version version_2{"memory.max", "memory.current"};
-// Version 1 has no word for "no limit": it is the largest number of pages.
+// Version 1 expresses "no limit" as the largest number of pages.
 constexpr std::uint64_t no_limit = std::uint64_t{1} << 60;
 
 std::optional<std::uint64_t> number_in(const std::string& path) {
@@ -36,14 +36,14 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
     return value;
 }
 
-// Pages of files that the kernel gives up before it kills: they count as used. Those of shared
-// memory are none of them.
+// Pages of files that the kernel reclaims before it kills: they count as used. Pages of shared
+// memory are not among them.
 std::uint64_t reclaimable(const std::string& folder) {
     std::ifstream stat(folder + "/memory.stat");
     std::string name;
     std::uint64_t value = 0;
     std::uint64_t sum = 0;
-    std::uint64_t sum_of_all = 0;  // version 1 has the hierarchy's beside the group's own
+    std::uint64_t sum_of_all = 0;  // version 1 lists the hierarchy's beside the group's own
     while (stat >> name >> value) {
         if (name == "inactive_file" || name == "active_file") sum += value;
         if (name == "total_inactive_file" || name == "total_active_file") sum_of_all += value;
@@ -55,7 +55,7 @@ bool names_memory(const std::string& controllers) {
     return ("," + controllers + ",").find(",memory,") != std::string::npos;
 }
 
-// The mount of the hierarchy of this type; of version 1 the one that has the memory controller.
+// The mount of the hierarchy of this type; for version 1, the one with the memory controller.
 std::optional<Mount> mount_of(const std::string& proc, std::string_view type) {
     std::ifstream file(proc + "/mountinfo");
     for (std::string line; std::getline(file, line);) {
@@ -75,8 +75,8 @@ std::optional<Mount> mount_of(const std::string& proc, std::string_view type) {
 
 void add_levels(const Mount& mount, std::string path, const Version& version,
                 std::vector<MemoryBound>& bounds) {
-    // In a container without a cgroup namespace the path is the host's, and the mounted group is
-    // ours.
+    // In a container without a cgroup namespace the path is the host's, and only our own part is
+    // mounted.
     if (mount.root != "/")
         path = path.starts_with(mount.root) ? path.substr(mount.root.size()) : "";
     while (path.ends_with('/')) path.pop_back();

@@ -25,7 +25,7 @@ namespace {
 // The rest of sockaddr_un's 108 bytes behind "/proc/self/fd/<seven digits>/" and before "@<rank>".
 constexpr std::size_t name_bytes_max = 72;
 
-// '~' is in no ring's name.
+// No ring's name contains '~'.
 std::string short_name(std::string_view ring) {
     if (ring.size() <= name_bytes_max) return std::string(ring);
     constexpr std::size_t hash_bytes = 17;
@@ -42,7 +42,7 @@ std::vector<std::string> files() {
     return names;
 }
 
-// The rank, if the file is a socket of this ring (empty: of any).
+// The rank, if the file is a socket of this ring (empty: of any ring).
 std::optional<std::uint32_t> rank_in(std::string_view file, std::string_view ring) {
     const std::size_t at = file.rfind('@');
     if (at == std::string_view::npos || (!ring.empty() && file.substr(0, at) != short_name(ring)))
@@ -89,8 +89,8 @@ std::string file_name(std::string_view ring, std::uint32_t rank) {
     return fmt::format("{}@{}", short_name(ring), rank);
 }
 
-// Names in the directory reach beyond sockaddr_un's 108 bytes; the way through the descriptor does
-// not.
+// A path through the directory can exceed sockaddr_un's 108 bytes; one through the descriptor
+// cannot.
 Result<sockaddr_un> address_of(const Fd& directory, std::string_view file) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -147,7 +147,7 @@ std::uint32_t sweep(std::string_view ring, bool remove) {
         if (!address || try_connect(make_socket().get(), *address) != ECONNREFUSED) continue;
         if (!remove || unlinkat(directory->get(), file.c_str(), 0) == 0) dead++;
     }
-    if (remove) rmdir(directory_path().c_str());  // the last one out; refused while others are in
+    if (remove) rmdir(directory_path().c_str());  // fails while other names are in it
     return dead;
 }
 

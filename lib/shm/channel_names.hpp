@@ -1,7 +1,7 @@
 #pragma once
 // Names of weight channels: sockets /dev/shm/rollring-weights.<uid>/<ring>@<rank>, in a directory
-// 0700 that is there as long as one of them is. Their location, access to them, and leftovers of
-// dead publishers. The protocol on them is in lib/weights.
+// of mode 0700 that exists as long as one of them does. This file finds and connects them, and
+// detects those of dead publishers. lib/weights defines the messages on them.
 
 #include <sys/un.h>
 
@@ -16,23 +16,23 @@
 namespace rollring::channel {
 
 std::string directory_path();
-// not_found if it is not there and is not to be made; permission_denied if it is not ours alone.
+// not_found if it is missing and `make` is false; permission_denied if others may access it.
 Result<Fd> open_directory(bool make);
 
-// The name in the directory. That of a ring with a long name is cut, and made one of a kind by a
-// hash: any name that a ring may have is good for a channel.
+// The name in the directory. A long ring name is cut, and made unique by a hash, so that every ring
+// can have a channel.
 std::string file_name(std::string_view ring, std::uint32_t rank);
 // Reaches a name through the directory's descriptor.
 Result<sockaddr_un> address_of(const Fd& directory, std::string_view file);
 
-// A socket that does not block: the connection to a publisher that is stopped may wait in its
-// queue, but not us.
+// A non-blocking socket: a connection may wait in the queue of a stopped publisher, and this
+// process does not wait with it.
 Fd make_socket();
 // 0, or the errno.
 int try_connect(int socket, const sockaddr_un& address);
 
-// While a process holds it, no other one makes or removes names in the directory. It is held for
-// microseconds, but a process that is stopped keeps it: waiting for it ends after two seconds.
+// Only the holder makes or removes names in the directory. It is held for microseconds, but a
+// process that is stopped meanwhile keeps it: taking it gives up after two seconds.
 class DirectoryLock {
   public:
     explicit DirectoryLock(const Fd& directory);
@@ -46,7 +46,7 @@ class DirectoryLock {
     bool held_ = false;
 };
 
-// Ranks that have a socket of this ring, dead ones included, ascending.
+// The ranks with a socket of this ring, dead ones included, ascending.
 std::vector<std::uint32_t> ranks_of(std::string_view ring);
 
 // Counts the sockets of dead publishers on this ring (empty: on any), and removes them.

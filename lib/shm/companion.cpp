@@ -91,7 +91,7 @@ class Companion::KindMaker : public Maker {
     Image image_;
 };
 
-// Errc::not_found: it is not there. Errc::not_ready: it is not finished.
+// Errc::not_found: there is none. Errc::not_ready: it is not finished.
 Result<Companion> Companion::open(const Segment& ring, const CompanionKind& kind, Access access) {
     const std::string object = name_of(ring, kind);
     auto shm = open_object(object, access);
@@ -147,7 +147,7 @@ Result<Companion> Companion::open_or_make(const Segment& ring, const CompanionKi
         if (!made) return std::unexpected(made.error());
         if (made->shm) {
             remove_stale_companions(ring);
-            // Its remover may have looked for objects beside it before this one was there.
+            // The ring's remover may have searched for objects beside it before this one existed.
             if (!ring.linked()) {
                 shm_unlink(object.c_str());
                 return refused(Errc::closed, fmt::format("ring {} was removed", ring.ring()));
@@ -173,7 +173,7 @@ bool detail::has_live_companion(const std::string& object, std::optional<std::ui
     for (const CompanionName& name : companions_of(object)) {
         if (ring_id && name.ring_id != *ring_id) continue;
         const auto shm = open_object(name.own, Access::read_only);
-        // Without an answer nothing is proven dead.
+        // An object that cannot be queried is not proven dead.
         if (shm ? anybody_alive(shm->fd()) : shm.error().code != Errc::not_found) return true;
     }
     return false;
@@ -189,8 +189,8 @@ std::uint64_t detail::companion_bytes(const Segment& ring) {
     return bytes;
 }
 
-// The ring has its name now, so it had it when we looked: objects with another id belong to an
-// earlier ring.
+// A ring that has its name now had it during the search: an object with another id is of an earlier
+// ring.
 void detail::remove_stale_companions(const Segment& ring) {
     const std::vector<CompanionName> names = companions_of(ring.name());
     if (!ring.linked()) return;
@@ -201,7 +201,7 @@ void detail::remove_stale_companions(const Segment& ring) {
 
 std::vector<std::string> stale_companions() {
     std::vector<std::string> stale;
-    // In this order: a ring that has one was there before it.
+    // Objects first, then rings: a ring exists before its objects do.
     for (const CompanionName& name : companions_of({})) {
         const auto ring = Segment::attach(ring_of(name.object), Deadline::now(), Access::read_only);
         const bool gone =

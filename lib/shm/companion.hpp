@@ -3,12 +3,12 @@
 //
 //   /rollring.<uid>.<ring>~<ring id>.<kind>
 //
-// '~' is in no ring's name. The ring's id keeps the object from any other ring of that name, so
-// that one of a ring that is gone is never used. It is made as a ring is, and goes with its ring:
-// the remover of the ring removes it too, and a process with one of its life bytes uses the ring.
-// The leftovers of a killed remover go with the next ring of that name, or by remove_leftovers().
+// No ring's name contains '~'. The ring's id keeps the object from any other ring of that name, so
+// that the object of a ring that is gone is never used. It is made as a ring is, and removed with
+// its ring; a process that holds one of its life bytes uses the ring. The next ring of that name
+// removes the leftovers of a killed remover, and so does remove_leftovers().
 //
-// Its kind defines its contents, apart from the header page, which is never mapped.
+// Its kind defines its contents, apart from the header page, which no process maps.
 
 #include <atomic>
 #include <cstddef>
@@ -26,14 +26,14 @@
 
 namespace rollring {
 
-// 0x000 of the object. All but `phase`, a Phase, is fixed before that becomes ready.
+// At 0x000 of the object. Everything but `phase`, a Phase, is fixed before `phase` becomes ready.
 struct CompanionHeader {
     std::uint64_t magic;  // of its kind
     std::uint32_t version;
     std::uint32_t header_bytes;  // sizeof(CompanionHeader)
     std::uint64_t object_bytes;
     std::uint64_t ring_id;
-    std::uint64_t sizes[2];  // which its kind computes all places from
+    std::uint64_t sizes[2];  // all offsets of its kind follow from these
     std::uint64_t check;     // xxh3 of all the above
     std::atomic<std::uint32_t> phase;
     std::uint8_t reserved[4];
@@ -46,10 +46,10 @@ struct CompanionKind {
     std::string_view text;  // "the requests"
     std::uint64_t magic;
     std::uint32_t version;    // of its layout
-    std::string_view remedy;  // which options ask for less
+    std::string_view remedy;  // the options that ask for less
 };
 
-// The sizes of a new one.
+// The sizes of a new object.
 struct CompanionPlan {
     std::uint64_t sizes[2];
     std::uint64_t object_bytes;
@@ -59,10 +59,10 @@ struct CompanionPlan {
 class Companion : public NamedObject {
   public:
     // Any number of processes may race: the first one makes it. Errc::closed: the ring was removed
-    // meanwhile. Segment::stays() and linked() are to be asked with a life byte in hand.
+    // meanwhile. Call Segment::stays() and linked() with a life byte in hand.
     static Result<Companion> open_or_make(const Segment& ring, const CompanionKind& kind,
                                           const CompanionPlan& plan, Deadline deadline);
-    // For a look from outside. Errc::not_found, also where it is not finished.
+    // For onlookers. Errc::not_found also if it is not finished.
     static Result<Companion> look(const Segment& ring, const CompanionKind& kind,
                                   Access access = Access::read_only);
 
@@ -84,7 +84,7 @@ class Companion : public NamedObject {
     Image image_;
 };
 
-// Files of /dev/shm, of this user, beside rings that are gone.
+// Files of /dev/shm, of this user, that belong to rings that are gone.
 std::vector<std::string> stale_companions();
 
 namespace detail {
@@ -94,13 +94,14 @@ struct CompanionName {
     std::uint64_t ring_id;
     std::string own;
 };
-// Those of the ring with this object, of former rings too. Empty: of all rings.
+// The objects of the ring with this object name, former rings included. Empty: of all rings.
 std::vector<CompanionName> companions_of(const std::string& object);
-// Whether any process lives that has opened one of this ring; an unknown ring's are all.
+// Whether a live process has opened such an object of this ring; without an id, of any ring of this
+// name.
 bool has_live_companion(const std::string& object, std::optional<std::uint64_t> ring_id);
-// The memory that they hold now.
+// The memory that a ring's objects hold now.
 std::uint64_t companion_bytes(const Segment& ring);
-// Those of former rings of its name.
+// Removes the objects of former rings of the same name.
 void remove_stale_companions(const Segment& ring);
 
 }  // namespace detail

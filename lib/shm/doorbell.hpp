@@ -1,13 +1,13 @@
 #pragma once
-// Sleeping until another process has something for us.
+// Sleeping until another process rings.
 //
 //   waiter:  seen = prepare();  look once more;  sleep(seen, ...) or cancel()
-//   ringer:  store the news;  if (must_ring()) wake
+//   ringer:  store the new word;  if (must_ring()) wake
 //
-// `waiting` and the stored word form a Dekker pair: each side stores its word, then loads the
-// other's, all seq_cst, so at least one of them sees the other. The ringer clears `waiting` before
-// it changes `sequence`: a waiter that has read the old sequence is then woken or not put to sleep.
-// Every sleep is bounded all the same: a ringer may be killed between its two steps.
+// `waiting` and the word that is stored form a Dekker pair: both sides store, then load the other's
+// word, all seq_cst, so at least one of them sees the other. The ringer clears `waiting` before it
+// changes `sequence`: a waiter that has read the old sequence is then woken or not put to sleep.
+// Every sleep is bounded nevertheless, because a ringer may be killed between its two steps.
 
 #include <atomic>
 #include <cstdint>
@@ -46,21 +46,22 @@ class BellCore {
     AtomicU32* waiting_;
 };
 
-// No sleep is longer, whatever the deadline: a peer can die between its commit and its wake.
+// No sleep is longer, regardless of its deadline: a peer may die between its commit and its
+// wake-up.
 inline constexpr std::int64_t sleep_max_ns = 100'000'000;
 
 // Sleeps while `word` still holds `seen`, until woken, until the deadline, or sleep_max_ns at most.
 // Spurious returns happen. Works across processes (the futex is not private).
 void futex_sleep(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline);
 
-// Wakes everyone who sleeps on `word`.
+// Wakes every process that sleeps on `word`.
 void futex_wake(std::atomic<std::uint32_t>& word);
 
 // A hint to the CPU inside a spin loop.
 void spin_pause();
 
-// Ends a wait at a bell from another thread of the waiter's process. The waiter checks it between
-// prepare() and its sleep: an interruption from then on changes the number that it sleeps on.
+// Ends a wait at a bell from another thread of the waiter's process. The waiter checks between
+// prepare() and its sleep; a later interruption changes the number that it sleeps on.
 class Interruption {
   public:
     void raise(Bell& bell) {
@@ -69,7 +70,7 @@ class Interruption {
         futex_wake(bell.sequence);
     }
     [[nodiscard]] bool raised() const { return raised_.load(std::memory_order_acquire); }
-    // True once for the interruptions raised since.
+    // True once for all interruptions since the last call.
     [[nodiscard]] bool take() {
         return raised_.load(std::memory_order_relaxed) &&
                raised_.exchange(false, std::memory_order_acquire);
@@ -79,8 +80,9 @@ class Interruption {
     std::atomic<bool> raised_{false};
 };
 
-// A bell for writers that store with a plain release, off the hot path: both sides swap `waiting`,
-// so that one of them reads the other's value and sees all stores before it.
+// A bell for processes that store with a plain release, off the hot path: both sides swap
+// `waiting`, so that one of them reads the other's word and sees everything that was stored before
+// it.
 inline void ring_plain(Bell& bell) {
     if (bell.waiting.exchange(0, std::memory_order_acq_rel) == 0) return;
     bell.sequence.fetch_add(1, std::memory_order_acq_rel);

@@ -1,5 +1,5 @@
 #pragma once
-// Where the structures of layout.hpp lie in a ring.
+// The offsets of the structures of layout.hpp in a ring.
 
 #include <bit>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace rollring {
 
-// How many bytes a lane has. Positions grow for ever; where in the lane one lies is asked several
-// times a record, and a division costs as much as the check of a short record's columns.
+// The bytes of a lane. Positions grow forever. Their offset in the lane is needed several times per
+// record, and a division costs as much as the check of a short record's columns.
 class LaneSize {
   public:
     constexpr LaneSize() = default;
@@ -26,8 +26,8 @@ class LaneSize {
     std::uint64_t mask_ = 0;
 };
 
-// Where everything lies; a function of the counts alone, so creator and attacher cannot differ.
-// "Lane" lane_count is the spill.
+// All offsets: a function of the counts alone, so that creator and attacher cannot differ. "Lane"
+// lane_count is the spill.
 struct Geometry {
     std::uint32_t lane_count;
     std::uint32_t journal_records;
@@ -36,8 +36,8 @@ struct Geometry {
     std::uint64_t spill_bytes;
     std::uint32_t group_rows;
     std::uint64_t overflow_bytes;
-    // Of requests, which lie in an object beside the ring and have no place here. They complete the
-    // numbers that a ring is made of, for programs that name them all.
+    // For requests, which lie in an object beside the ring and have no offset here. They complete
+    // the numbers of a ring, for programs that name them all.
     std::uint32_t requests = 0;
     std::uint64_t request_bytes = 0;
 
@@ -48,8 +48,8 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t schema_offset() const { return page_bytes; }
     [[nodiscard]] constexpr std::uint64_t policy_offset() const { return 2 * page_bytes; }
     [[nodiscard]] constexpr std::uint64_t bells_offset() const { return 3 * page_bytes; }
-    // bell 0 is the consumer's, bell 1 + k that of lane k's producer; the last one the consumer's
-    // too, for its wait for readers of shares
+    // bell 0 is the consumer's, bell 1 + k that of lane k's producer; the last one is the
+    // consumer's, too, for its wait for readers of shares
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
         return round_up((3 + std::uint64_t{lane_count}) * sizeof(Bell), page_bytes);
     }
@@ -104,7 +104,7 @@ struct Geometry {
     [[nodiscard]] constexpr std::uint64_t tombstones_offset() const {
         return keys_offset() + round_up(key_count() * sizeof(std::uint64_t), page_bytes);
     }
-    // By default. The bound may be passed by a group per producer: room for those.
+    // The default bound. Each producer may exceed the bound by one group: rows are kept for those.
     [[nodiscard]] constexpr std::uint64_t open_groups_most() const {
         return group_rows > 2 * lane_count ? group_rows - lane_count : group_rows;
     }

@@ -1,26 +1,26 @@
 #pragma once
-// Every structure that lives in a ring's shared memory, and nothing else; geometry.hpp has their
-// offsets. Little endian. Each page has one kind of writer, so that a process maps only its own
-// pages writable:
+// Every structure in a ring's shared memory, and nothing else; geometry.hpp has their offsets.
+// Little endian. Each page has one kind of writer, so that a process maps only those pages writable
+// that it writes:
 //
 //   header page    creator, before phase becomes ready; then read-only
 //   schema page    creator, likewise
-//   policy page    the weight channel's publisher (the version stamped on rollouts); the process
-//                  that removes the ring
-//   bell pages     everyone; a lie in them costs a spurious or a late wake-up (<= 100 ms), no more
+//   policy page    the weight channel's publisher (the version stamped on rollouts); a remover of
+//                  the ring
+//   bell pages     every process; a wrong word costs a spurious or a late wake-up (<= 100 ms)
 //   reader pages   the consumer: control, the stash's account, the batches that others may read,
 //                  one ReaderEntry a lane, the journal
 //   owner pages    one page a lane: the producer of that lane
 //   lanes          per lane the released-bit map (consumer), then the data (producer)
-//   spill          one lane more, of its own capacity, written by the consumer too: records that
-//                  were evacuated from the others. Behind its memory is a hole, over which the
-//                  consumer maps the overflow file (OverflowPath), if the ring has one
+//   spill          an additional lane of its own capacity, also written by the consumer: records
+//                  that were evacuated from the others. Behind its memory is a hole, over which the
+//                  holder of the seat maps the overflow file (OverflowPath), if the ring has one
 //   board          the consumer: the stash's open groups, one GroupRow each; their keys, hashed,
-//                  for producers; the tombstones of groups that are over
+//                  for producers; the tombstones of finished groups
 //   share seats    each Reader: its seat
 //
 // Lanes are reserved when taken, the spill and the board when a stash opens, the share seats when a
-// reader comes or a batch has tickets. Memory of extras lies beside the ring, in objects of its own
+// reader comes or a batch has tickets. Extras have objects of their own beside the ring
 // (companion.hpp).
 //
 // A *position* is a byte count that only grows. position mod lane_bytes is the offset in the data.
@@ -35,7 +35,7 @@
 
 namespace rollring {
 
-inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, whatever the CPU's line is
+inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, for every CPU
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
@@ -51,24 +51,24 @@ inline constexpr std::uint32_t shares_a_seat = 8;
 
 enum class Phase : std::uint32_t { forming = 0, ready = 1 };
 
-// 0x000 of the segment. All but `phase` is fixed before `phase` becomes ready.
+// At 0x000 of the segment. Everything but `phase` is fixed before `phase` becomes ready.
 struct SegmentHeader {
     std::uint64_t magic;
     std::uint32_t abi;
-    std::uint32_t header_bytes;  // sizeof(SegmentHeader): lets a reader refuse a foreign build
+    std::uint32_t header_bytes;  // sizeof(SegmentHeader): a reader refuses a foreign build
     std::uint64_t segment_bytes;
     std::uint64_t lane_bytes;
     std::uint32_t lane_count;
     std::uint32_t journal_records;
     std::uint64_t soft_bytes;  // soft wrap point; lane_bytes switches it off
-    std::uint64_t ring_id;  // random; run id of records, tells a re-created ring from its ancestor
-    std::int64_t created_ns;  // CLOCK_REALTIME
+    std::uint64_t ring_id;     // random; the run id of records, different in a re-created ring
+    std::int64_t created_ns;   // CLOCK_REALTIME
     std::uint64_t schema_id;
     std::uint32_t group_rows;      // of the board
-    std::uint32_t requests;        // a hint: places in the object of extras/requests; 0: none
+    std::uint32_t requests;        // a hint: entries of the object of extras/requests; 0: none
     std::uint64_t spill_bytes;     // of the spill in memory; 0: none
     std::uint64_t overflow_bytes;  // of the spill in the overflow file behind that; 0: none
-    std::uint64_t request_bytes;   // likewise: of each of them
+    std::uint64_t request_bytes;   // likewise: of each entry's body
     std::uint64_t check;           // xxh3 of all the above
     std::uint64_t owner_mark;      // owner_mark_of(ring_id): the ring goes with its owner; else 0
     std::uint64_t purpose_mark;    // purpose_mark_of(ring_id, purpose); 0: Purpose::records
@@ -78,7 +78,7 @@ struct SegmentHeader {
 static_assert(sizeof(SegmentHeader) == 192 && offsetof(SegmentHeader, phase) == 128);
 static_assert(std::has_unique_object_representations_v<SegmentHeader>);
 
-// In the header page behind the header, written before it: which file the overflow file is.
+// The path of the overflow file: in the header page behind the header, written before it.
 struct OverflowPath {
     char path[1016];      // absolute, NUL-padded
     std::uint64_t check;  // xxh3 of the path, with the ring's id as its seed
@@ -96,7 +96,7 @@ struct SchemaColumn {
     std::uint8_t per;         // a Per
     std::uint8_t required;    // 0 or 1
     std::uint8_t accepts;     // an Accepts
-    std::uint8_t inner_dims;  // how many of `dims` are set; a set dim of 0 means: any
+    std::uint8_t inner_dims;  // the number of set `dims`; a set dim of 0 means: any
     std::uint8_t reserved[2];
     std::uint32_t dims[4];
 };
@@ -113,15 +113,15 @@ static_assert(sizeof(SchemaPage) <= page_bytes);
 // Written by the weight channel's publisher; a producer stamps it on records that name no version.
 struct PolicyPage {
     std::atomic<std::int64_t> version;         // -1: none committed yet
-    std::atomic<std::uint64_t> channel_token;  // of the weight channel; 0: there was none yet
-    std::atomic<std::int64_t> committed_by;    // created_ns of its publisher; written before it
-    // 1: the ring's name was taken away. Here, because producers read this line with each record.
+    std::atomic<std::uint64_t> channel_token;  // of the weight channel; 0: none so far
+    std::atomic<std::int64_t> committed_by;    // created_ns of its publisher; stored first
+    // 1: the ring's name is gone. Here, because producers read this line with each record.
     std::atomic<std::uint32_t> removed;
     std::uint8_t reserved[36];
 };
 static_assert(sizeof(PolicyPage) == line_bytes);
 
-// A shared doorbell. The waiter sets `waiting`, looks once more and sleeps on `sequence`.
+// A shared doorbell. The waiter sets `waiting`, checks once more and sleeps on `sequence`.
 struct Bell {
     std::atomic<std::uint32_t> sequence;
     std::atomic<std::uint32_t> waiting;
@@ -133,7 +133,14 @@ struct Bell {
 static_assert(sizeof(Bell) == line_bytes);
 static_assert(std::has_unique_object_representations_v<Bell>);
 
-// First line of the reader pages.
+// At the start of the reader pages: the seat, the journal and the bounds of admission.
+//
+// A dead consumer's words stay. Its successor replays the journal, and skips an entry that names no
+// committed part of a lane; the bounds stay in force, so that producers open no group that no
+// trainer could complete. Counts may be a moment old: a group counts as announced by its lane until
+// it counts here. An overwritten bound delays producers, or lets them open too many groups, until
+// the stash stores it again: every 10 ms while it looks for batches. `last_acked_step` is written
+// from a private copy.
 struct ReaderControl {
     std::atomic<std::uint32_t> epoch;  // grows with each consumer that takes the seat
     std::atomic<std::uint32_t> pid;
@@ -142,57 +149,57 @@ struct ReaderControl {
     // The journal: `journal_count` > 0 means that these entries are acknowledged.
     std::atomic<std::uint64_t> journal_count;
     std::atomic<std::int64_t> journal_step;
-    // Not 0: this entry moves a record into the spill, whose tail becomes so much.
+    // Not 0: the entry moves a record into the spill, whose tail becomes this.
     std::atomic<std::uint64_t> journal_spill_tail;
-    // Not 0: this entry ends groups, and `tombstones` becomes so much.
+    // Not 0: the entry ends groups, and `tombstones` becomes this.
     std::atomic<std::uint64_t> journal_tombstones;
     std::uint8_t reserved1[32];
-    // Admission of new groups, asked by producers. max_open_groups 0: nothing to ask, for a
-    // consumer is there that forms no groups.
+    // Admission of new groups, read by producers. max_open_groups 0: they need not ask, because
+    // the consumer forms no groups.
     std::atomic<std::uint64_t> max_open_groups;
     std::atomic<std::uint64_t> max_open_bytes;
     std::atomic<std::uint64_t> open_groups;
     std::atomic<std::uint64_t> held_bytes;
-    std::atomic<std::uint64_t> tombstones;  // of groups, ever; the last of them are on the board
+    std::atomic<std::uint64_t> tombstones;  // of all groups so far; the board has the last ones
     std::atomic<std::uint64_t> copied_bytes;
     std::atomic<std::uint64_t> evacuated_records;
     std::uint8_t reserved2[8];
-    // Admission by bytes (docs/progress.md). A group may be opened while its need, the claims that
-    // the stash has not seen, and `owed_bytes` fit into `room_bytes`.
-    std::atomic<std::uint64_t> room_bytes;    // 0: bytes are not asked for
+    // Admission by bytes (docs/progress.md). A group may be opened while its claim, the claims of
+    // producers that the stash has not read yet, and `owed_bytes` fit into `room_bytes`.
+    std::atomic<std::uint64_t> room_bytes;    // 0: bytes are not bounded
     std::atomic<std::uint64_t> owed_bytes;    // to open groups, and to records that must be moved
-    std::atomic<std::uint64_t> room_most;     // the most that one group alone could get
+    std::atomic<std::uint64_t> room_most;     // the most that one group alone could ever have
     std::atomic<std::uint32_t> record_lines;  // the longest recent record, in lines
     std::atomic<std::uint32_t> group_size;    // of a record that names none
     std::atomic<std::uint32_t> group_extra;   // StashOptions::extra
     std::uint8_t reserved3[12];
-    // From here on the spill lies in the overflow file: before its memory ends if /dev/shm had no
-    // more. Set before anything lies there, and for good. 0: where its memory ends.
+    // From here on the spill lies in the overflow file: below the end of its memory if /dev/shm was
+    // full. Stored before any record lies there, and permanent. 0: at the end of its memory.
     std::atomic<std::uint64_t> overflow_begin;
     std::atomic<std::uint64_t> spill_reserved_bytes;  // from the spill's start on
 };
 static_assert(sizeof(ReaderControl) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderControl>);
 
-// The stash's account (StashAccount, word by word) and, at the end, its latest batch, behind the
-// control. `sequence` is odd while it is being written.
+// Behind the control: the stash's account (StashAccount, word by word) and, at the end, its latest
+// batch. `sequence` is odd while the page is being written.
 struct StashPage {
     std::atomic<std::uint64_t> sequence;
     std::atomic<std::uint64_t> words[63];
 };
 static_assert(sizeof(StashPage) == 512);
 
-// Which leased batches other processes may read, behind the account. A word is the number of one,
-// with share_ending while its ack waits for those who read it; 0: none.
+// Behind the account: the leased batches that other processes may read. A word is the number of a
+// batch, with share_ending while its ack waits for its readers; 0: none.
 inline constexpr std::uint64_t share_ending = std::uint64_t{1} << 63;
 inline constexpr std::uint32_t shared_batches = 63;
 struct SharePage {
-    std::atomic<std::uint64_t> numbers;  // given ever: no two batches have the same
+    std::atomic<std::uint64_t> numbers;  // given so far: no two batches have the same
     std::atomic<std::uint64_t> batches[shared_batches];
 };
 static_assert(sizeof(SharePage) == 512);
 
-// A record that is released is its entry.
+// The entry of a record is its reference.
 using JournalEntry = RecordRef;
 static_assert(std::is_trivially_copyable_v<JournalEntry> && offsetof(JournalEntry, position) == 0 &&
               offsetof(JournalEntry, lane) == 8 && offsetof(JournalEntry, lines) == 12);
@@ -202,18 +209,25 @@ enum class Quarantine : std::uint32_t {
     none = 0,
     bad_tail,      // the tail moved back, or further than the lane holds
     bad_frame,     // no magic, wrong position, or a length that leaves the lane
-    bad_sequence,  // the frame is whole, but claims another producer
+    bad_sequence,  // the frame is intact, but names another producer
 };
 
 // The consumer's words about one lane.
+//
+// An old `head` or `delivered` only shows a producer less room, or more backlog, than there is. A
+// dead consumer's words stay: its successor delivers the records from `cursor` on that have no
+// released-bit, and quarantines a lane whose words contradict each other. The consumer reads its
+// positions once, when it opens the lane, and stores them again once a second, in case others have
+// overwritten them. A producer that finds an impossible `head` stops, and no producer takes an idle
+// lane whose words are not sound.
 struct ReaderEntry {
     // read by the producer
     std::atomic<std::uint64_t> head;
-    std::atomic<std::uint32_t> retired_epoch;  // done with; LaneOwner::epoch is one more if taken,
-    std::atomic<std::uint32_t> begun_epoch;    // and this too once the consumer has seen that
+    std::atomic<std::uint32_t> retired_epoch;  // finished; LaneOwner::epoch is one more if taken,
+    std::atomic<std::uint32_t> begun_epoch;    // and so is this once the consumer has seen it
     std::atomic<std::uint32_t> quarantine;     // a Quarantine
-    std::atomic<std::uint32_t> restart_epoch;  // its records and older ones lie below restart_at,
-    std::atomic<std::uint64_t> restart_at;     // where the producer after it starts
+    std::atomic<std::uint32_t> restart_epoch;  // its records and older ones are below restart_at,
+    std::atomic<std::uint64_t> restart_at;     // where the next producer starts
     std::uint8_t reserved0[32];
     // read by the consumer's successor
     std::atomic<std::uint64_t> cursor;     // everything below it is released; head <= cursor
@@ -229,7 +243,7 @@ struct ReaderEntry {
     std::atomic<std::uint64_t> producers_died;
     std::atomic<std::uint64_t> producers_closed;
     std::atomic<std::uint64_t> dropped_bytes;   // given up behind a damaged frame
-    std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as was read
+    std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as it was read
     std::atomic<std::uint32_t> lines_arrived;   // LaneOwner::lines_claimed, likewise
     std::uint8_t reserved2[44];
 };
@@ -239,6 +253,13 @@ static_assert(std::has_unique_object_representations_v<ReaderEntry>);
 enum class OwnerState : std::uint32_t { none = 0, active = 1, closed = 2 };
 
 // The words of a lane's producer: one page a lane.
+//
+// A dead producer's words stay until the next one takes the lane. They decide nothing more, except
+// `tail` (the consumer first reads the records below it), `kept_for`, and the counts of a bound on
+// records. Counters may lack the last records before a death, and a reader may see a torn `name`.
+// Overwritten words do no harm elsewhere: the consumer checks `tail` and each frame below it, and
+// quarantines the lane if one is impossible; announcements and claims beyond every bound count as
+// none (lib/credits/group_places.hpp).
 struct LaneOwner {
     std::atomic<std::uint64_t> tail;
     std::atomic<std::int64_t> shown_ns;  // when its latest record was committed; 0: none yet
@@ -249,12 +270,12 @@ struct LaneOwner {
     std::atomic<std::uint32_t> pid;
     std::uint8_t reserved1[4];
     SharedText<40> name;  // UTF-8, NUL-padded
-    // The tail up to which records_total counts, where the producer has a bound on the ring's
-    // records. Stored behind both: a producer that dies between them has counted by its claims.
+    // With a bound on the ring's records: the tail that records_total covers. Stored after both:
+    // a producer that dies in between is counted by its claims.
     std::atomic<std::uint64_t> counted_tail;
     // counters; records, tokens and bytes are stored after the tail that covers them
     std::atomic<std::uint64_t> records;  // of this epoch
-    std::atomic<std::uint64_t> tokens;   // the rest are of all epochs
+    std::atomic<std::uint64_t> tokens;   // this and the following: of all epochs
     std::atomic<std::uint64_t> bytes;
     std::atomic<std::uint64_t> records_total;
     std::atomic<std::uint64_t> waits;
@@ -262,20 +283,20 @@ struct LaneOwner {
     std::atomic<std::uint64_t> laps_full;
     std::atomic<std::uint64_t> jumps;
     std::atomic<std::uint64_t> groups_opened;  // groups that this lane was the first to announce
-    // Its demand, also after a wait that timed out; 0 again with its next call.
+    // The demand for which it waits, or that a passed deadline refused; 0 again with its next call.
     std::atomic<std::uint64_t> wants_room_bytes;  // for one record, its frame included
     // For a group that it may not open yet. Even: it may send to another one meanwhile.
     std::atomic<std::uint64_t> wants_place_bytes;
-    // Claimed for groups that it opened, modulo 2^32; never more than is left of that, so a
-    // difference tells.
+    // Claimed for groups that it opened, modulo 2^32. Claims that have not arrived stay below
+    // that, so the difference is exact.
     std::atomic<std::uint32_t> lines_claimed;
-    std::atomic<std::uint32_t> record_lines;  // no record of it is longer, if it has said so
-    // Records of all epochs that are sent or have a place, where the producer has a bound on the
-    // ring's records; and those of records_total that no release will ever be counted for.
+    std::atomic<std::uint32_t> record_lines;  // its declared longest record; 0: none declared
+    // With a bound on the ring's records: records of all epochs, sent or about to be; and those of
+    // records_total whose release will never be counted.
     std::atomic<std::uint64_t> records_claimed;
     std::atomic<std::uint64_t> records_missed;
-    // Not 0, and kept_check agrees: only a producer with the text of this hash gets the lane
-    // (ProducerOptions::keep_for). A word that was overwritten reserves nothing.
+    // Not 0, and kept_check agrees: only a producer that gives the words of this hash gets the lane
+    // (ProducerOptions::keep_for). An overwritten hash keeps the lane from no producer.
     std::atomic<std::uint64_t> kept_for;
     std::atomic<std::uint64_t> kept_check;
 };
@@ -291,14 +312,14 @@ struct Frame {
     std::uint16_t kind;  // a FrameKind
     std::uint16_t reserved0;
     std::uint64_t bytes;     // of the whole frame, this line included
-    std::uint64_t position;  // of this line: tells a stale lap from a fresh one
+    std::uint64_t position;  // of this line: differs in a stale lap
     std::uint64_t sequence;  // per lane and epoch, from 0
     std::uint32_t epoch;
     std::uint32_t lane;
-    std::uint64_t payload_bytes;  // of the committed record, <= bytes - 64
+    std::uint64_t payload_bytes;  // the committed bytes, <= bytes - 64
     std::int64_t committed_ns;    // CLOCK_MONOTONIC
-    // LaneOwner's groups_opened and lines_claimed, modulo 2^32, as far as they were for groups of
-    // which a record was sent, this one included.
+    // LaneOwner's groups_opened and lines_claimed, modulo 2^32, for the groups of which a record
+    // was sent, this one included.
     std::uint32_t groups_opened;
     std::uint32_t lines_claimed;
 };
@@ -307,8 +328,8 @@ static_assert(std::has_unique_object_representations_v<Frame>);
 
 enum class RowState : std::uint32_t { free = 0, open = 1, ready = 2, leased = 3 };
 
-// One group that the stash has, for people and programs outside. `sequence` is odd while it is
-// being written.
+// One group of the stash, for people and programs outside. `sequence` is odd while the row is being
+// written.
 struct GroupRow {
     std::atomic<std::uint32_t> sequence;
     std::atomic<std::uint32_t> state;  // a RowState
@@ -330,17 +351,17 @@ struct GroupRow {
 static_assert(sizeof(GroupRow) == 128);
 static_assert(std::has_unique_object_representations_v<GroupRow>);
 
-// A group that is over: a late member must not open it again, in the next process either.
+// A finished group: a late member must not open it again, in the next process either.
 struct Tombstone {
     std::atomic<std::uint64_t> key_low;
     std::atomic<std::uint64_t> key_high;
     std::atomic<std::int64_t> over_ns;  // CLOCK_MONOTONIC
-    std::atomic<std::uint64_t> number;  // from 1: tells it from one of a later group
+    std::atomic<std::uint64_t> number;  // from 1: another one once a later group has the entry
 };
 static_assert(sizeof(Tombstone) == 32);
 
-// The words of a reader of shares, under its life byte. A batch whose number stands in one of
-// `holds` is read.
+// The words of a reader of shares, under its life byte. It reads the batches whose numbers are in
+// `holds`.
 struct ShareSeat {
     std::atomic<std::uint32_t> pid;  // in its own PID namespace: for people
     std::uint8_t reserved[4];

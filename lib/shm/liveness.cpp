@@ -16,8 +16,7 @@ std::uint64_t detail::forks = 0;
 
 namespace {
 
-// All locks of this process, so that the fork handler finds them. Never destroyed: handlers run
-// late.
+// All locks of this process, for the fork handler. Never destroyed, because handlers run late.
 struct Locks {
     std::mutex mutex;
     std::vector<int> fds;  // -1: free
@@ -48,11 +47,11 @@ Locks& locks() {
     return *all;
 }
 
-// When the library is loaded, not with the first lock: an object that holds no lock compares the
+// Made when the library is loaded, not with the first lock: an object without a lock compares the
 // generation too, and a fork before the first lock must count.
 [[maybe_unused]] const Locks& at_load = locks();
 
-// With the mutex held.
+// Requires the mutex.
 int keep(int fd) {
     for (std::size_t index = 0; index < locks().fds.size(); index++) {
         if (locks().fds[index] < 0) {
@@ -74,7 +73,7 @@ struct flock lock_of(std::int64_t at, std::int64_t bytes) {
     return request;
 }
 
-// A failed query proves nothing: say held, for a false death is worse than a late one.
+// A failed query proves nothing and counts as held, because a false death is worse than a late one.
 bool held_by_any(int fd, struct flock request) {
     return fcntl(fd, F_OFD_GETLK, &request) != 0 || request.l_type != F_UNLCK;
 }
@@ -84,7 +83,7 @@ bool held_by_any(int fd, struct flock request) {
 Result<std::optional<LifeLock>> LifeLock::take(int fd, LifeByte byte) {
     const std::string path = fmt::format("/proc/self/fd/{}", fd);
     // From here to keep(): a child that another thread forks meanwhile would not know of the
-    // descriptor, and hold the byte for as long as it lives.
+    // descriptor, and would hold the byte as long as it lives.
     const std::scoped_lock lock(locks().mutex);
     const int own = open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (own < 0) {

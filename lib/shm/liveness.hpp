@@ -1,12 +1,12 @@
 #pragma once
 // Proof of life and death: open-file-description byte locks on the segment. The kernel drops them
-// when the last descriptor of that open file goes, on SIGKILL too, in any PID namespace, and no pid
-// is involved that could be used again.
+// when the last descriptor of that open file goes, on SIGKILL too, in any PID namespace. No pid is
+// involved, which could be reused.
 //
-// Two traps: a descriptor received over a socket shares its sender's locks, so a
-// lock is always taken on a descriptor of our own, reopened through /proc/self/fd; and a forked
-// child shares its parent's, so a pthread_atfork handler closes them in the child, where the
-// objects that hold them become inert.
+// Two traps: a descriptor received over a socket shares its sender's locks, so a lock is always
+// taken on a descriptor of our own, reopened through /proc/self/fd; and a forked child shares its
+// parent's, so a pthread_atfork handler closes them in the child, where the objects that hold them
+// become inert.
 
 #include <cstdint>
 #include <optional>
@@ -18,8 +18,7 @@
 
 namespace rollring {
 
-// The bytes of the segment whose locks prove life. Far above any data; locks need no file behind
-// them.
+// The life bytes of the segment. They lie far above any data; a lock needs no contents there.
 struct LifeByte {
     std::int64_t at;
 
@@ -30,7 +29,7 @@ struct LifeByte {
     static LifeByte server() { return {base + 5}; }    // one server at a time
     static LifeByte lane(std::uint32_t index) { return {base + 16 + index}; }
     static LifeByte share_seat(std::uint32_t seat) { return {base + 20480 + seat}; }
-    // On an object beside a ring: their meaning is the extra's.
+    // On an object beside a ring: its extra defines them.
     static LifeByte beside(std::uint32_t index) { return {base + 16 + index}; }
     // On the control memory of a weight channel.
     static LifeByte publisher() { return {base}; }
@@ -54,7 +53,7 @@ class LifeLock {
     // False in a forked child of the process that took it.
     [[nodiscard]] bool held() const;
 
-    // Takes the byte on a fresh open file of the same object as `fd`; empty if someone holds it.
+    // Takes the byte on a fresh open file of the same object as `fd`; empty if it is held.
     static Result<std::optional<LifeLock>> take(int fd, LifeByte byte);
 
   private:
@@ -63,7 +62,8 @@ class LifeLock {
     std::uint64_t generation_;  // of the process that took it
 };
 
-// A descriptor that forked children close at once: a socket whose open end others take for ours.
+// A descriptor that forked children close at once, such as a socket that proves this process's
+// life.
 class ProcessFd {
   public:
     ProcessFd() = default;
@@ -84,7 +84,7 @@ class ProcessFd {
 
 // Whether any process holds the byte. `fd` must hold no locks itself. 0.24 us.
 bool alive(int fd, LifeByte byte);
-// Whether any process holds any of them, but for the creation byte.
+// Whether any process holds a life byte other than the creation byte.
 bool anybody_alive(int fd);
 
 // Grows in each forked child: objects made before the fork compare it and refuse to work.

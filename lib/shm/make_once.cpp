@@ -31,8 +31,8 @@ namespace {
 
 enum class Found { finished, forming, leftover };
 
-// Classifies the object of this name. Removes it if its creator died: only the holder of the
-// creation byte may unlink the name.
+// Classifies the object of this name, and removes it if its creator died: the holder of its
+// creation byte is the only process that may unlink the name.
 Result<Found> clear_leftover(const std::string& object, const Maker& maker) {
     auto old = open_object(object);
     if (!old) {
@@ -71,7 +71,7 @@ Result<std::optional<SharedObject>> make_object(const std::string& object) {
                : no_space(ENOSPC, page_bytes, object);
 }
 
-// Locks the creation byte of the new object; empty if another process has removed the object as a
+// Takes the creation byte of the new object; empty if another process has taken the object for a
 // leftover.
 Result<std::optional<LifeLock>> claim(int fd) {
     auto lock = LifeLock::take(fd, LifeByte::creation());

@@ -15,7 +15,7 @@ namespace bip = boost::interprocess;
 namespace rollring {
 namespace {
 
-// Anything with a descriptor, as Boost wants to see it.
+// Any descriptor, in the form that Boost expects.
 struct Mappable {
     bip::mapping_handle_t handle;
     [[nodiscard]] bip::mapping_handle_t get_mapping_handle() const { return handle; }
@@ -46,7 +46,7 @@ OrErrno<Mapping> Mapping::of(int fd, std::uint64_t offset, std::uint64_t bytes, 
 }
 
 void Mapping::populate(std::uint64_t offset, std::uint64_t bytes, bool to_write) const {
-    // Linux 5.14; Boost knows no such advice.
+    // Linux 5.14; Boost does not have this advice.
     constexpr int populate_read = 22;
     constexpr int populate_write = 23;
     madvise(data_ + offset, bytes, to_write ? populate_write : populate_read);
@@ -87,9 +87,10 @@ int SharedObject::fd() const {
     return handle_->shm.get_mapping_handle().handle;
 }
 
-// On many kernels posix_fallocate on a tmpfs is undone by any signal, and a large lane may never
-// get done between two ticks of a profiler. So after the first signal it goes on in pieces, and
-// completed pieces stay. Without a signal it is one call, which a failure undoes as a whole.
+// On many kernels any signal undoes posix_fallocate on a tmpfs, and a large lane might never be
+// done between two ticks of a profiler. So after the first signal it continues in pieces, and
+// finished pieces stay. Without a signal it is one call, because the kernel then undoes a request
+// that does not fit as a whole.
 int detail::allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
     constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 20;
     std::uint64_t done = 0;

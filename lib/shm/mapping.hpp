@@ -1,7 +1,6 @@
 #pragma once
-// Shared memory as the system has it: objects with a name, their pages, and mappings of them. An
-// error is an errno, because only the caller knows its meaning. The only user of
-// Boost.Interprocess.
+// Shared memory as the system has it: named objects, their pages, and mappings of them. An error is
+// an errno, because only the caller knows its meaning. The only user of Boost.Interprocess.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +15,7 @@ enum class Access { read_write, read_only };
 template <class T>
 using OrErrno = std::expected<T, int>;
 
-// A mapped part of a descriptor's object; unmapped by the destructor.
+// A mapped part of a descriptor's memory; unmapped by the destructor.
 class Mapping {
   public:
     Mapping();
@@ -30,14 +29,14 @@ class Mapping {
     [[nodiscard]] std::byte* data() const { return data_; }
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
-    // The T at a byte offset of this mapping. The caller keeps to the mapped bytes.
+    // The T at a byte offset of this mapping. The caller stays within the mapped bytes.
     template <class T>
     [[nodiscard]] T& at(std::uint64_t offset) const {
         return *reinterpret_cast<T*>(data_ + offset);
     }
 
-    // Puts these bytes, whose pages are reserved, into this process's page table, so that touching
-    // them first costs no fault. Best effort: old kernels cannot.
+    // Adds these bytes, whose pages are reserved, to this process's page table, so that their first
+    // touch costs no fault. Best effort: old kernels cannot do it.
     void populate(std::uint64_t offset, std::uint64_t bytes, bool to_write) const;
 
   private:
@@ -57,7 +56,7 @@ class SharedObject {
 
     // `name` begins with a slash.
     [[nodiscard]] static OrErrno<SharedObject> open(const std::string& name, Access access);
-    // With mode 0600 and no bytes; EEXIST if the name is taken.
+    // Makes it with mode 0600 and no bytes; EEXIST if the name is taken.
     [[nodiscard]] static OrErrno<SharedObject> make(const std::string& name);
 
     [[nodiscard]] int fd() const;
@@ -68,7 +67,7 @@ class SharedObject {
 };
 
 namespace detail {
-// Reserves pages, whatever signals come; returns an errno, 0 for success.
+// Reserves pages, regardless of signals; returns an errno, 0 for success.
 int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
 }  // namespace detail
 

@@ -45,8 +45,9 @@ Result<Mapping> NamedObject::map(std::uint64_t offset, std::uint64_t bytes, bool
                               human_bytes(bytes), offset, name()));
 }
 
-// Where memory is short, a piece at a time, each checked before: pages that the object has already
-// need no memory. A failure undoes the new pages, unless they were written to.
+// Used when memory is short: reserves one piece at a time, each after a check, because pages that
+// the object has already need no memory. After a failure the pieces are undone, unless something
+// was written there.
 Result<void> NamedObject::reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
                                          std::string_view what, std::string_view remedy) const {
     constexpr std::uint64_t piece_bytes = std::uint64_t{2} << 20;
@@ -67,7 +68,7 @@ Result<void> NamedObject::reserve_slowly(std::uint64_t offset, std::uint64_t byt
 
 Result<void> NamedObject::reserve(std::uint64_t offset, std::uint64_t bytes, std::string_view what,
                                   std::string_view remedy) const {
-    // Some of these pages may be there already.
+    // Some of these pages may be reserved already.
     if (detail::bound_of_pages(bytes)) return reserve_slowly(offset, bytes, what, remedy);
     const int error = detail::allocate(fd(), offset, bytes);
     if (error == 0) return {};

@@ -1,6 +1,6 @@
 #pragma once
-// A shared-memory object under its name: a ring, or an object of an extra beside one. Its pages are
-// reserved before they are touched.
+// A shared-memory object under its name: a ring, or an object that an extra has beside one. Its
+// pages are reserved before they are touched.
 
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ class NamedObject {
 
     [[nodiscard]] const std::string& name() const { return name_; }
     [[nodiscard]] int fd() const { return shm_.fd(); }  // holds no locks
-    // False once another process has removed the name. A look that fails proves nothing: true.
+    // False once the name was removed. A failed check proves nothing: true.
     [[nodiscard]] bool linked() const;
     // Bytes that the object holds in memory now.
     [[nodiscard]] std::uint64_t resident_bytes() const;
@@ -29,7 +29,7 @@ class NamedObject {
     [[nodiscard]] Result<void> reserve(
         std::uint64_t offset, std::uint64_t bytes, std::string_view what = "a lane",
         std::string_view remedy = "lower --lane-bytes or --lanes") const;
-    // Gives pages back; they read as zero afterwards.
+    // Returns pages to the system; they read as zero afterwards.
     void give_back(std::uint64_t offset, std::uint64_t bytes) const;
     // The same, unless something was ever written there.
     void give_back_unused(std::uint64_t offset, std::uint64_t bytes) const;

@@ -1,6 +1,6 @@
 #pragma once
 // Anonymous shared memory that is passed as a descriptor. Sealed against shrinking and growing, so
-// that no process can make our reads fault (SIGBUS), and as needed against writing.
+// that no process can make our reads fault (SIGBUS), and if needed against writing.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,13 @@ class Sealed {
   public:
     // Zeroed pages, reserved now: Errc::not_enough_shared_memory instead of a fault later.
     static Result<Sealed> make(std::string_view what, std::uint64_t bytes);
-    // Takes over memory that another process made. bad_manifest unless it is sealed memory of that
-    // many bytes, at least.
+    // Takes over memory that another process made. bad_manifest unless it is sealed, and has at
+    // least this many bytes.
     static Result<Sealed> accept(Fd fd, std::uint64_t bytes, bool contents_sealed);
 
     [[nodiscard]] Result<Mapping> map(std::uint64_t offset, std::uint64_t bytes,
                                       bool writable) const;
-    // From now on no process can map it writable; present mappings stay.
+    // From now on no process can map it writable; existing mappings stay.
     [[nodiscard]] Result<void> seal_for_others() const;
     // From now on no process can change it. No writable mapping may exist.
     [[nodiscard]] Result<void> seal_contents() const;

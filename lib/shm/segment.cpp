@@ -41,7 +41,8 @@ std::vector<std::string> files_of_user() {
 }
 
 std::string_view ring_of(std::string_view object) {
-    // Behind "/rollring.<uid>.", of the uid that opened it: a process may change its own.
+    // The name behind "/rollring.<uid>.", with the uid of the process that opened it: a process may
+    // change its own.
     return object.substr(object.find('.', object.find('.') + 1) + 1);
 }
 
@@ -255,7 +256,7 @@ void Segment::tell_removed() const {
 }
 
 // A remover holds the creation byte while it looks for life and unlinks: it sees our byte, or we
-// see its.
+// see its byte.
 Result<bool> Segment::stays(Deadline deadline) const {
     while (alive(fd(), LifeByte::creation())) {
         if (deadline.passed()) {

@@ -1,5 +1,5 @@
 #pragma once
-// A ring's shared-memory object: made by one winner, attached only after everything about it is
+// A ring's shared-memory object: made by one winner, and attached only after everything about it is
 // checked.
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace rollring {
 
 enum class Purpose : std::uint8_t;  // rollring/schema.hpp
 
-// The options of a new ring.
+// The inputs of a new ring.
 struct SegmentPlan {
     Geometry geometry;
     SchemaPage schema;
@@ -38,9 +38,9 @@ class Segment : public NamedObject {
     ~Segment();
 
     // Makes the object `/rollring.<uid>.<name>` with its fixed pages reserved. A leftover of a
-    // creator that died is replaced; a finished ring is Errc::already_exists.
-    // Any number of processes may race: one wins.
-    // With `owner` the ring goes with its owner, which is the life byte that comes back there.
+    // creator that died is replaced; a finished ring is Errc::already_exists. Any number of
+    // processes may race: one wins. With `owner` the ring goes with its owner, whose life byte is
+    // returned there.
     static Result<Segment> create(std::string_view name, const SegmentPlan& plan, Deadline deadline,
                                   std::optional<LifeLock>* owner = nullptr);
 
@@ -49,33 +49,34 @@ class Segment : public NamedObject {
     static Result<Segment> attach(std::string_view name, Deadline deadline,
                                   Access access = Access::read_write);
 
-    // Removes the name, the overflow file, and the objects of extras beside it. Refuses while a
-    // live process is attached, unless forced. Where only such objects are left, these are removed.
+    // Removes the name, the overflow file, and the objects of extras beside the ring. Refuses while
+    // a live process is attached, unless forced. If only such objects are left, removes those.
     static Result<void> remove(std::string_view name, bool force);
 
-    // Removes a ring whose owner is dead and that no live process uses. False: it is not an orphan.
+    // Removes a ring whose owner is dead and that no live process uses. False: it is not one of
+    // these.
     static Result<bool> remove_orphan(std::string_view name);
-    // Whether it has an owner, and that one is dead. Records in it do not matter.
+    // Whether it has an owner, and the owner is dead. Its records do not matter.
     [[nodiscard]] bool orphaned() const;
 
-    // Whether a creator of it lives, or anybody who is attached.
+    // Whether its creator lives, or a live process is attached.
     static Result<bool> in_use(std::string_view name);
 
     // Names of all objects of this user that look like rings, damaged ones included.
     static std::vector<std::string> list();
 
-    // "/rollring.<uid>.<name>", or the fault of the name.
+    // "/rollring.<uid>.<name>"; an error if the name is invalid.
     static Result<std::string> object_name(std::string_view name);
 
-    [[nodiscard]] std::string_view ring() const;  // its name, as it was given
+    [[nodiscard]] std::string_view ring() const;  // its name, as given
     [[nodiscard]] const Geometry& geometry() const;
     [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
-    [[nodiscard]] Purpose purpose() const;                   // damage to the word: records
+    [[nodiscard]] Purpose purpose() const;                   // a damaged word counts as records
     [[nodiscard]] const std::string& overflow_path() const;  // empty: the ring has none
-    // Says in the ring that its name is gone, if it is: PolicyPage::removed.
+    // Notes in the ring that its name is gone, if it is: PolicyPage::removed.
     void tell_removed() const;
-    // To be asked with a life byte in hand: whether the name still means this object, so that only
-    // force can remove it while the byte is held. Waits for a remover, or the creator, to be done.
+    // Requires a life byte in hand: whether the name still means this object, so that only force
+    // can remove it while the byte is held. Waits until a remover or the creator is done.
     [[nodiscard]] Result<bool> stays(Deadline deadline) const;
 
   private:

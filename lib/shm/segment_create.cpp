@@ -26,7 +26,7 @@ using namespace detail;
 
 namespace {
 
-// Of a ring that is whole; nothing of one that is damaged.
+// The id of an intact ring; empty for a damaged one.
 std::optional<std::uint64_t> id_of(int fd) {
     HeaderImage image;
     const bool whole = read_at(fd, 0, image.bytes, sizeof image.bytes) && image.ready() &&
@@ -72,7 +72,7 @@ class RingMaker : public Maker {
     [[nodiscard]] Result<bool> finished(int fd) const override {
         HeaderImage image;
         if (read_at(fd, 0, image.bytes, sizeof image.bytes)) return image.ready();
-        if (errno != 0) return unreadable(object_);  // which proves nothing
+        if (errno != 0) return unreadable(object_);  // proves nothing
         return false;
     }
     [[nodiscard]] Result<void> clear(int fd) const override { return unlink_overflow(fd, object_); }
@@ -93,8 +93,8 @@ void RingMaker::fill(std::byte* base) const {
     reinterpret_cast<PolicyPage*>(base + geometry.policy_offset())->version = -1;
     auto* control = reinterpret_cast<ReaderControl*>(base + geometry.reader_offset());
     poke(control->last_acked_step, std::int64_t{-1});
-    // Before a consumer attaches, too: groups that were let in then would have to be completed. A
-    // plain consumer, which forms no groups, lifts the bounds.
+    // Before a consumer comes, too: groups that are let in then have to be completed later. A plain
+    // consumer, which forms no groups, lifts the bounds.
     poke(control->max_open_groups, geometry.open_groups_most());
     poke(control->room_bytes, geometry.spill_bytes / 4 * 3);
     poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
@@ -140,7 +140,7 @@ Result<Segment> Segment::create(std::string_view name, const SegmentPlan& plan, 
     auto object = object_name(name);
     if (!object) return std::unexpected(object.error());
     const Geometry& geometry = plan.geometry;
-    // The system would end the process with SIGXFSZ, and the object would stay unfinished.
+    // Otherwise the system would end the process with SIGXFSZ, and leave the object unfinished.
     if (const auto bound = bound_of_length(geometry.segment_bytes())) {
         return failed(Errc::not_enough_shared_memory, EFBIG,
                       shortage(*bound, fmt::format("ring {}", name), geometry.segment_bytes(),
@@ -169,7 +169,7 @@ Result<Segment> Segment::create(std::string_view name, const SegmentPlan& plan, 
     return segment;
 }
 
-// For producers that live: they look at this word with every record, and see it at once.
+// Tells producers, which read this word with every record, and so see it at once.
 void detail::mark_removed(int fd, const std::string& object) {
     HeaderImage image;
     struct stat status{};
@@ -179,7 +179,7 @@ void detail::mark_removed(int fd, const std::string& object) {
     const std::uint32_t removed = 1;
     const std::uint64_t at =
         geometry_of(image.get()).policy_offset() + offsetof(PolicyPage, removed);
-    // A process that is not told finds out by the name, a little later.
+    // A process that cannot be told learns it from the name, a little later.
     [[maybe_unused]] const auto told = pwrite(fd, &removed, sizeof removed, static_cast<off_t>(at));
 }
 
@@ -210,10 +210,10 @@ Result<bool> Segment::in_use(std::string_view name) {
 
 namespace {
 
-// The creation byte of a ring that may be removed. With it in hand we are the only one that may
-// unlink this name, as long as it still means this object: another remover may have been faster,
-// and a new ring may have the name now. A process that attaches looks for the name after it has
-// taken a life byte (Segment::stays), so none slips in between our look and the unlinking.
+// The creation byte of a ring that may be removed. Only its holder may unlink this name, as long as
+// the name still means this object: another remover may have been faster, and a new ring may have
+// the name now. A process that attaches checks the name after it has taken a life byte
+// (Segment::stays), so none slips in between our check and the unlinking.
 Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& object, bool force) {
     auto lock = LifeLock::take(fd, LifeByte::creation());
     if (!lock) return std::unexpected(lock.error());
@@ -231,12 +231,12 @@ Result<std::optional<LifeLock>> lock_for_removal(int fd, const std::string& obje
     return std::move(*lock);
 }
 
-// Takes the ring's name away, then the objects beside it: those that are there before can be of no
-// later ring, and none of this ring is made for good after its name is gone.
+// Unlinks the ring's name, then the objects beside it: objects that exist before cannot be of a
+// later ring, and no object of this ring stays if it is made after the ring's name is gone.
 Result<void> unlink_ring(int fd, const std::string& object) {
     std::vector<CompanionName> before = companions_of(object);
     struct stat status{};
-    // Another process was faster: there may be a ring of that name again.
+    // Another process was faster: there may be a new ring of that name.
     if (fstat(fd, &status) != 0 || status.st_nlink == 0) before.clear();
     const auto id = id_of(fd);
     if (auto gone = unlink_object(fd, object); !gone) return gone;
@@ -248,7 +248,7 @@ Result<void> unlink_ring(int fd, const std::string& object) {
     return {};
 }
 
-// Removes the leftovers of a removed ring of this name. False: there are none.
+// Removes the objects beside a ring of this name that is gone. False: there were none.
 bool remove_left(const std::string& object) {
     bool found = false;
     for (const std::string& name : stale_companions()) {

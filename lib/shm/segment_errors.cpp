@@ -1,4 +1,4 @@
-// The texts of a segment's errors: the missing bytes, their place, and their owner.
+// The texts of a segment's errors: the missing memory and its limit, and the owner of a name.
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* shm_directory = "/dev/shm";
 
-// Whose file of /dev/shm it is, if that is another user.
+// The owner of a file in /dev/shm, if it is another user.
 std::optional<uid_t> other_owner(const std::string& file) {
     struct stat status{};
     const std::string path = std::string(shm_directory) + "/" + file;
@@ -24,7 +24,7 @@ std::optional<uid_t> other_owner(const std::string& file) {
     return status.st_uid;
 }
 
-// A ring of this name that another user has: rings are found by user and name.
+// Another user who has a ring of this name: rings are found by user and name.
 std::optional<uid_t> other_user_with(std::string_view name) {
     const std::string ending = fmt::format(".{}", name);
     std::error_code error;
@@ -47,7 +47,7 @@ std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::stri
                   shortage(least_memory_bound(), what, wanted_bytes, remedy));
 }
 
-// Slow: it looks through /dev/shm and asks for users' names.
+// Slow: searches /dev/shm and asks for users' names.
 Error explain(Error error, const std::string& object) {
     if (error.code == Errc::permission_denied) {
         if (const auto owner = other_owner(object.substr(1))) {

@@ -1,5 +1,5 @@
 #pragma once
-// Helpers of the files behind a Segment, and behind the objects beside one.
+// Shared by the files of Segment and of the objects beside a ring.
 
 #include <sys/stat.h>
 
@@ -32,33 +32,33 @@ struct HeaderImage {
 };
 
 Geometry geometry_of(const SegmentHeader& header);
-// The mark in the header of a ring with an owner: damage to the word does not imitate it.
+// The mark in the header of a ring with an owner: a damaged word does not look like one.
 std::uint64_t owner_mark_of(std::uint64_t ring_id);
 std::uint64_t purpose_mark_of(std::uint64_t ring_id, Purpose purpose);
 std::string object_prefix();
-// Of /dev/shm: all that begin so.
+// The files in /dev/shm with this prefix.
 std::vector<std::string> files_of_user();
-// The name that its ring was given.
+// The name that the ring was given.
 std::string_view ring_of(std::string_view object);
-// `remedy`: which option asks for less.
+// `remedy`: the option that asks for less.
 std::unexpected<Error> no_space(int error, std::uint64_t wanted_bytes, std::string_view what,
                                 std::string_view remedy = "lower --lane-bytes or --lanes");
-// False where the object ends before, with errno 0, or where the system refuses.
+// False if the object ends before, with errno 0, or if the system refuses.
 bool read_at(int fd, std::uint64_t offset, void* to, std::uint64_t bytes);
 std::unexpected<Error> unreadable(const std::string& object);  // by errno, after read_at
-// Takes the name away if it still means this object. Only with its creation byte in hand.
+// Unlinks the name if it still means this object. Requires its creation byte.
 Result<void> unlink_object(int fd, const std::string& object);
 void mark_removed(int fd, const std::string& object);
 Result<void> check_header(const SegmentHeader& header, const std::string& object,
                           std::uint64_t object_bytes);
-// Which file the object says is its overflow file. Nothing, with errno 0, if it names none.
+// The path of the overflow file that the object names. Empty, with errno 0, if it names none.
 std::optional<std::string> overflow_path(int fd, std::uint64_t ring_id);
-// Takes the overflow file away that this object names, if it does.
+// Removes the overflow file that this object names, if it names one.
 Result<void> unlink_overflow(int fd, const std::string& object);
-// Errc::not_found where there is none; whose it is if it is another user's is for explain() to say.
+// Errc::not_found if there is none; explain() adds another user who has it.
 Result<SharedObject> open_object(const std::string& object, Access access = Access::read_write);
 Error explain(Error error, const std::string& object);
-// Refuses an object of another user, or one that others may open.
+// Refuses an object that another user owns or others may open.
 Result<struct stat> check_owner(int fd, const std::string& object);
 void pause_before_retry();
 

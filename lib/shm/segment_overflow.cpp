@@ -104,7 +104,7 @@ std::optional<std::string> detail::overflow_path(int fd, std::uint64_t ring_id) 
     return std::string(named.path, bytes);
 }
 
-// Of a ring that is not finished, too: the file is made after it was named.
+// Also for a ring that is not finished: the file is made after the object names it.
 Result<void> detail::unlink_overflow(int fd, const std::string& object) {
     HeaderImage image;
     if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) {

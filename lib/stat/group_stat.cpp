@@ -8,7 +8,7 @@
 namespace rollring {
 namespace {
 
-// Formats ascending numbers as ranges ("1, 4-7"), at most `most` of them.
+// Formats ascending numbers as ranges, "1, 4-7", and at most `most` of them.
 std::string ranges_of(std::span<const std::uint32_t> numbers, std::size_t most) {
     if (numbers.empty()) return "none";
     std::string text;

@@ -1,4 +1,4 @@
-// A ring as it looks from outside.
+// A ring as seen from outside.
 
 #include <algorithm>
 
@@ -23,8 +23,8 @@ std::int64_t oldest_age_ns(const RingMap& map, std::uint32_t lane, std::uint64_t
 }
 
 // Positions also count the skips between records: at the end of a lap, over memory that holds
-// nothing, and in a jump, over records that are counted already. They are found where the lap
-// before has few records left, as behind a soft lap; elsewhere the lane's length is the bound.
+// nothing, and in a jump, over records that are counted already. The skips are searched if the lap
+// before has few records left, as behind a soft lap; otherwise the lane's length is the bound.
 std::uint64_t unreleased_bytes(const RingMap& map, std::uint32_t lane, std::uint64_t head,
                                std::uint64_t tail) {
     constexpr int looks_most = 256;
@@ -69,7 +69,7 @@ LaneStat stat_lane(const RingMap& map, std::uint32_t lane) {
     stat.died = stat.epoch != 0 && !stat.alive &&
                 observe(owner.state) != static_cast<std::uint32_t>(OwnerState::closed);
     stat.state = state_of(map, lane, stat.alive, stat.retired);
-    // Two totals of two writers, a moment apart; an empty lane has none, whatever they say.
+    // Two totals of two writers, from different moments; an empty lane has no depth in any case.
     stat.depth_records = tail > head && committed > delivered ? committed - delivered : 0;
     stat.depth_bytes = unreleased_bytes(map, lane, head, tail);
     const std::int64_t shown_ns = peek(owner.shown_ns);
@@ -163,7 +163,7 @@ std::string_view name(RingHealth health) {
 RingDiagnosis diagnose_ring(std::string_view name) {
     RingDiagnosis found{std::string(name), RingHealth::ok, false, false, false, {}};
     auto in_use = Segment::in_use(name);
-    found.in_use = in_use.value_or(true);  // without an answer nothing is proven dead
+    found.in_use = in_use.value_or(true);  // an object that cannot be queried is not proven dead
     auto map = RingMap::attach(name, Deadline::now(), Access::read_only);
     if (!map) {
         found.detail = map.error().message;

@@ -15,8 +15,8 @@ namespace {
 constexpr std::uint32_t rows_per_read = 512;
 constexpr int tries_max = 100;
 
-// Copies the words written under `sequence`, which is odd meanwhile. By system calls, which are in
-// order and allocate no page of the sparse board. False if it never held still.
+// Copies data that is written under `sequence`, which is odd meanwhile. By system calls, which keep
+// their order and allocate no page of the sparse board. False if the data never held still.
 template <class T>
 bool read_whole(const Segment& segment, std::uint64_t offset, T& to) {
     const std::uint64_t at = offset + offsetof(T, sequence);
@@ -46,7 +46,7 @@ GroupState state_of(std::uint32_t row_state) {
     return GroupState::unknown;
 }
 
-// The row holds the first bytes: a character that they cut through is left out.
+// The row holds the first bytes: a character that is cut is left out.
 std::string instance_of(const GroupRow& row) {
     std::string id = row.instance.load();
     if (id.size() < sizeof row.instance) return printable(id);
@@ -83,7 +83,7 @@ GroupStat group_of(const RingMap& map, const GroupRow& row, std::int64_t now_ns)
     return group;
 }
 
-// Reads on until as many groups were found as are open: rows are used from the first one on.
+// Reads until it has found as many groups as are open: rows are used from the first one on.
 void read_rows(const RingMap& map, StashStat& stat) {
     const Geometry& geometry = map.geometry();
     const std::int64_t now_ns = monotonic_ns();

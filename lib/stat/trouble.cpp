@@ -1,4 +1,4 @@
-// The cause of a stall, from the stats of a ring and its stash.
+// The reason why a run waits in vain, from the statistics of its ring and its stash.
 
 #include <fmt/format.h>
 
@@ -32,7 +32,7 @@ const LaneStat* dead_sender(const RingStat& ring, const GroupStat& group) {
     return nullptr;
 }
 
-// The oldest group that has waited for `stale_ns`, and one of its senders is dead.
+// The oldest group that has waited this long and has a dead sender.
 bool producer_died(const RingStat& ring, const StashStat& stash, std::int64_t stale_ns,
                    RunTrouble& found) {
     for (const GroupStat& group : stash.groups) {
@@ -58,7 +58,7 @@ bool no_progress(const RingStat& ring, const StashStat& stash, std::int64_t stal
     const auto waits = [](const GroupStat& group) { return group.state == GroupState::open; };
     const auto waiting = std::ranges::count_if(stash.groups, waits);
     const auto others = std::ssize(stash.groups) - waiting;
-    if (trainer == TrainerDoes::anything && others != 0) return false;  // it can go on
+    if (trainer == TrainerDoes::anything && others != 0) return false;  // it can continue
     const LaneStat* latest = nullptr;
     for (const LaneStat& lane : ring.lanes) {
         if (lane.depth_records != 0) return false;

@@ -1,4 +1,4 @@
-// A weight channel as it looks from outside.
+// A weight channel as seen from outside.
 
 #include <cstring>
 
@@ -27,7 +27,7 @@ std::vector<SubscriberStat> subscribers_of(const PeerControl& control) {
         const std::uint64_t epoch = observe(control.admission(seat).epoch);
         const SubscriberPage& page = control.subscriber(seat);
         const bool alive = rollring::alive(control.memory().fd(), LifeByte::subscriber(seat));
-        // Expelled: it has no seat any more, and lives.
+        // Expelled: alive, but without a seat.
         const bool expelled = epoch == 0 && alive && observe(page.closed) == 0;
         if ((epoch == 0 || observe(page.epoch) != epoch) && !expelled) continue;
         GpuUuid gpu;
@@ -135,7 +135,7 @@ Result<std::vector<WeightsStat>> stat_weights(std::string_view ring) {
         if (stat) {
             all.push_back(std::move(*stat));
         } else if (stat.error().code == Errc::timed_out) {
-            WeightsStat silent{};  // stopped, perhaps: exactly when one looks
+            WeightsStat silent{};  // perhaps stopped, which is just when statistics are wanted
             silent.ring = ring;
             silent.rank = rank;
             silent.state = ChannelState::silent;
