@@ -1,4 +1,4 @@
-// The GPU back ends of the weight channel, put together.
+// Assembles the GPU back ends of the weight channel.
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The products of this folder: the entries of device::gpus(). No header of CUDA here; a build
-// without CUDA has the same functions, which answer no_gpu (absent.cpp).
+// The public functions of this folder: the entries of device::gpus(). No header of CUDA here; a
+// build without CUDA has the same functions, which answer no_gpu (absent.cpp).
 
 #include <memory>
 

@@ -1,11 +1,10 @@
 #pragma once
-// How one warp copies a run of bytes, whatever its alignment: 16-byte loads and stores, several in
-// flight per lane. Where the two sides are not aligned to each other, stores are aligned, loads are
-// of the aligned words around, and each lane puts a vector together from its word and that of its
-// neighbour.
+// One warp copies a run of bytes of any alignment: 16-byte loads and stores, several in flight per
+// lane. If the two sides are not aligned to each other, stores are aligned, loads read the aligned
+// words around, and each lane composes a vector from its word and that of its neighbour.
 //
-// Nothing is read outside [from, from + readable), but for bytes before `from` in its 16-byte word.
-// All functions are called by whole warps with the same arguments.
+// Nothing is read outside [from, from + readable), except for bytes before `from` in its 16-byte
+// word. Whole warps call all functions, with the same arguments.
 
 #include <cstdint>
 
@@ -23,7 +22,7 @@ inline constexpr unsigned all_lanes = 0xffffffff;
 inline constexpr u32 rows = 8;  // 16-byte loads in flight per lane
 enum CastTo : u32 { cast_none, cast_bf16, cast_f16 };
 
-// Read once by one warp: no use for L1.
+// Each word is read once, by one warp, so L1 is of no use.
 __device__ __forceinline__ uint4 load_once(const uint4* at) {
     uint4 value;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -52,7 +51,8 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, u32 skew) {
             __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
 }
 
-// The word after each lane's own: its neighbour's, and for the last lane the first of the next row.
+// The word behind each lane's own: its neighbour's and, for the last lane, the first of the next
+// row.
 __device__ __forceinline__ uint4 neighbour(uint4 row, uint4 next_row, u32 lane) {
     const u32 from = (lane + 1) % warp_lanes;
     const uint4 give = lane == 0 ? next_row : row;
@@ -83,7 +83,7 @@ __device__ __forceinline__ u32 bytes_at(const u8* from, u32 count) {
     return word;
 }
 
-// One vector of the source on its way to its place; `index` counts vectors.
+// Stores one vector of the source; `index` counts vectors.
 template <u32 cast, bool with_sums>
 __device__ __forceinline__ void put(u8* to, u32 index, uint4 value, u64 word, u64& sum) {
     using device::mix_word;
@@ -169,9 +169,9 @@ __device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 
     }
 }
 
-// Copies `bytes` (below 2^31) from `from`, cast if asked to. `to` is aligned to 16 (8 with a cast)
-// unless any_to says that it may not be. With sums, `word` is the index of the first packed word,
-// and the return value the sum of those that this lane has seen.
+// Copies `bytes` (below 2^31) from `from`, with a cast if asked to. `to` is aligned to 16 (8 with a
+// cast) unless any_to allows any address. With sums, `word` is the index of the first packed word,
+// and the return value is the sum of the words that this lane has seen.
 template <u32 cast, bool with_sums, bool any_to>
 __device__ __forceinline__ u64 copy_run(u8* to, const u8* from, u32 bytes, u64 readable, u64 word,
                                         u32 lane) {
@@ -191,7 +191,7 @@ __device__ __forceinline__ u64 copy_run(u8* to, const u8* from, u32 bytes, u64 r
     if (skew == 0) {
         put_vectors<cast, with_sums, false>(to, words, vectors, 0, word, lane, sum);
     } else {
-        // A vector ends in the word after its own, which must lie below the end of the readable
+        // A vector needs the word behind its own, which must lie below the end of the readable
         // bytes.
         const u64 whole = (skew + readable) / 16;
         if (whole < u64{vectors} + 1) vectors = whole == 0 ? 0 : static_cast<u32>(whole - 1);

@@ -1,6 +1,6 @@
 #pragma once
-// How one warp copies a tile of a view: from a slot, where its elements lie in an order of their
-// own, into a tensor, where they do, too. Read by nvcc, and by g++ for a test that plays all lanes.
+// One warp copies a tile of a view: from a slot into a tensor, where the elements have an order of
+// their own on both sides. Read by nvcc, and by g++ for a test that simulates all lanes.
 
 #include <cstdint>
 #include <cstring>
@@ -65,7 +65,7 @@ ROLLRING_DEVICE std::uint64_t upper_half(std::uint64_t a, std::uint64_t b) {
 }
 template <class Unit>
 ROLLRING_DEVICE void load_unit(Unit& unit, std::uint64_t from) {
-    std::memcpy(&unit, reinterpret_cast<const void*>(from), sizeof unit);  // whatever lies there
+    std::memcpy(&unit, reinterpret_cast<const void*>(from), sizeof unit);  // of any type
 }
 template <class Unit>
 ROLLRING_DEVICE void store_unit(const Unit& unit, std::uint64_t to) {
@@ -75,7 +75,7 @@ ROLLRING_DEVICE void store_unit(const Unit& unit, std::uint64_t to) {
 
 inline constexpr std::uint32_t units_at_once = 4;  // in flight per lane
 
-// Where `count` units lie on both sides: their numbers become addresses.
+// The addresses of `count` units on both sides, from their numbers.
 template <std::uint32_t count>
 ROLLRING_DEVICE void find_units(const Layout& layout, const ViewTile& tile,
                                 std::uint64_t (&unit)[count], std::uint64_t (&to)[count],
@@ -102,7 +102,7 @@ ROLLRING_DEVICE void find_units(const Layout& layout, const ViewTile& tile,
     }
 }
 
-// A unit per lane, whichever row it is of.
+// One unit per lane, of any row.
 template <class Unit>
 ROLLRING_DEVICE void copy_units(const ViewTile& tile, const Layout& layout, std::uint32_t lane) {
     ROLLRING_LOOP

@@ -1,4 +1,4 @@
-// The memory of a memory domain: that of a GPU, with pinned host memory and copies between them.
+// The memory of a memory domain on a GPU, with pinned host memory and copies between them.
 
 #include <fmt/format.h>
 
@@ -85,7 +85,7 @@ class CudaPhysicalMemory final : public device::PhysicalMemory {
     Result<void> map(std::byte* address, std::uint64_t bytes, MemoryHandle memory) override {
         const auto mapped = vmm_->map(address, bytes, memory, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
         auto answer = done(mapped, bytes);
-        // Out of memory means page tables here: device_error, as no free memory would help.
+        // Here, out of memory means page tables: device_error, because freed memory would not help.
         if (!mapped && mapped.error().step == Vmm::giving_access) {
             answer.error().code = Errc::device_error;
         }

@@ -1,6 +1,6 @@
 #pragma once
-// libcuda, loaded when it is first needed, so that librollring works on machines without it. The
-// functions that we call, as a table; never link against libcuda or the CUDA runtime.
+// libcuda, loaded when it is first needed, so that librollring works on machines without it: a
+// table of the functions that we call. Never link against libcuda or the CUDA runtime.
 
 #include <cuda.h>
 
@@ -81,9 +81,8 @@
 
 namespace rollring::cuda {
 
-// Members are called as the functions are, which is not how we name members; and a name in
-// parentheses would be no member.
-// NOLINTBEGIN(readability-identifier-naming,bugprone-macro-parentheses)
+// Members have the names of the functions, which is not our style; and a name in parentheses would
+// not be a member.
 struct Driver {
 #define ROLLRING_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
     ROLLRING_CUDA_FUNCTIONS(ROLLRING_CUDA_MEMBER)
@@ -94,7 +93,7 @@ struct Driver {
 // Loads and initialises libcuda once for the process. Errc::no_gpu says what is missing.
 Result<const Driver*> driver();
 
-// "`what` (CUDA_ERROR_..., its text)", as device_error, or as out_of_device_memory.
+// "`what` (CUDA_ERROR_..., its text)", as device_error, or as out_of_device_memory if it is that.
 Error cuda_error(CUresult result, std::string_view what);
 
 // The primary context of one GPU: the one that the CUDA runtime and torch use. Made current on the
@@ -113,7 +112,7 @@ class Context {
         ~Scope();
 
       private:
-        const Driver* api_;  // null where nothing was pushed, as in a process that is shutting down
+        const Driver* api_;  // null if nothing was pushed, as in a process that is shutting down
     };
 
     [[nodiscard]] const Driver& api() const { return *api_; }

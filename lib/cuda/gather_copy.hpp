@@ -1,10 +1,10 @@
 #pragma once
-// How one warp copies, converts or fills the rows of a tile. Each lane reads 16 bytes at a time
-// where they are aligned in the record, because PCIe reads should be whole lines, and stores single
-// words, because the target may be unaligned. Read by nvcc, and by g++ for a test that plays all
+// One warp copies, converts or fills the rows of a tile. Each lane loads 16 aligned bytes of the
+// record at a time, because reads over PCIe should be whole lines, and stores them word by word,
+// because the target may have any alignment. Read by nvcc, and by g++ for a test that simulates all
 // lanes.
 //
-// Loads cover whole 16-byte units of the record, which is padded to that size.
+// Loads cover the whole units of 16 bytes in which the rows lie: records are padded to that size.
 
 #include <bit>
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace rollring::cuda {
 
 using device::GatherKind;
 
-// A word of four bytes of the record, `at` bytes behind the first row (before it: below zero), as
-// elements of the target. Only bytes [0, bytes) count.
+// Stores a word of four bytes of the record, which is `at` bytes behind the first row (before it:
+// below zero), as elements of the target. Only bytes [0, bytes) count.
 template <std::uint32_t width>
 ROLLRING_DEVICE void put_copied(std::uint64_t to, std::uint32_t word, std::int64_t at,
                                 std::int64_t bytes) {
@@ -106,8 +106,9 @@ ROLLRING_DEVICE void put_word(std::uint64_t to, std::uint32_t word, std::int64_t
     }
 }
 
-// Reads may overlap the stream's earlier work; writes begin after its end. Gpu::load decides which
-// binaries support it. A CPU that plays a lane has no queue.
+// Records are read while earlier work of the stream may still run, and nothing is written before
+// that has ended. Gpu::load decides which machine code supports it. A CPU that simulates a lane has
+// no queue.
 #ifdef __CUDACC__
 ROLLRING_DEVICE void wait_for_earlier();
 #else
@@ -203,7 +204,7 @@ struct GatherWork {
 };
 enum GatherWhat : std::uint32_t { gather_copied, gather_value, gather_counted };
 
-// The first row of part number `part`, if `all` rows are split into parts of at most `most`.
+// The first row of part number `part`, if `all` rows are divided into parts of at most `most`.
 ROLLRING_DEVICE std::uint32_t part_begin(std::uint32_t all, std::uint32_t part,
                                          std::uint32_t most) {
     const std::uint64_t begin = std::uint64_t{part} * most;
@@ -283,7 +284,7 @@ ROLLRING_DEVICE void gather_work(const device::GatherArgs& args, const GatherWor
     const device::GatherTarget& target = args.targets[work.target];
     const std::uint64_t to = target.to + std::uint64_t{work.first} * target.row_to_bytes;
     if (work.rows == 0) {
-        // A sequence without rows in this part, shorter than others or empty: its record is not
+        // The part is empty, because the sequence is short or has no tokens: the record is not
         // read.
     } else if (work.what == gather_copied) {
         take_rows_of(target, to, work.from, work.rows, lane);

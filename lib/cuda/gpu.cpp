@@ -61,8 +61,8 @@ Result<void> Gpu::load() {
         }
         kernels_[i].resident = static_cast<std::uint64_t>(std::max(1, blocks * processors));
         if (static_cast<Kernel>(i) == Kernel::gather) {
-            // The source of the machine code: code that the driver made from older PTX does not
-            // wait.
+            // Depends on the source of the machine code: code that the driver made from older PTX
+            // does not wait.
             int ptx = 0;
             const CUresult known =
                 api().cuFuncGetAttribute(&ptx, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels_[i].function);
@@ -98,7 +98,7 @@ Result<void> Gpu::hold_default_stream(Stream given) const {
         cuda_error(result, fmt::format("GPU {}: cannot hold the default stream", device_.gpu)));
 }
 
-// Asks instead of waiting: a stream may wait for something that never comes.
+// Polls, because a stream may wait for an event that never comes.
 Result<void> Gpu::wait(CUstream stream, Deadline deadline) const {
     for (;;) {
         const CUresult result = api().cuStreamQuery(stream);

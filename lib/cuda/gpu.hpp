@@ -1,5 +1,5 @@
 #pragma once
-// One GPU with our kernels loaded and a stream of our own; shared by whatever lives on it.
+// One GPU with our kernels loaded and a stream of our own, shared by all its users here.
 
 #include <array>
 #include <cstddef>
@@ -42,20 +42,20 @@ class Gpu {
     [[nodiscard]] CUstream stream(Stream given) const {
         return given.handle == nullptr ? stream_ : static_cast<CUstream>(given.handle);
     }
-    // The same, for work on the caller's tensors: ours first waits for the work queued on the
-    // legacy default stream, which callers without a stream may have used. Needs the context to be
-    // current.
+    // The same, for work on the caller's tensors: our stream first waits for work that is queued on
+    // the legacy default stream, which a caller without a stream may have used. Requires a current
+    // context.
     Result<CUstream> stream_behind(Stream given) const;
-    // Work that is queued on the default stream from now on runs after work of ours, so that a
-    // tensor may be written there again as soon as it was put.
+    // Work that is queued on the default stream later runs after our work, so that a tensor may be
+    // overwritten there as soon as it was put.
     Result<void> hold_default_stream(Stream given) const;
-    // Waits until a stream is empty: timed_out, device_error. Needs the context to be current.
+    // Waits until a stream is empty: timed_out, device_error. Requires a current context.
     Result<void> wait(CUstream stream, Deadline deadline) const;
     [[nodiscard]] std::unexpected<Error> stream_failure(CUresult result) const;
     [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
-    // Needs the context to be current. At most `waves` times as many blocks as fit on the GPU, and
-    // `blocks` where it is not 0.
+    // Requires a current context. At most `waves` times as many blocks as fit on the GPU, and at
+    // most `blocks` unless it is 0.
     template <class Args>
     Result<void> launch(Kernel kernel, const Args& args, unsigned waves, CUstream stream,
                         std::uint64_t blocks = 0) const {
@@ -72,7 +72,7 @@ class Gpu {
     struct Loaded {
         CUfunction function = nullptr;
         std::uint64_t resident = 1;  // blocks that fit on the GPU at once
-        bool early = false;          // waits itself for the work queued before it
+        bool early = false;          // waits itself for earlier work
     };
     Context context_;
     Device device_;
@@ -94,7 +94,7 @@ class DeviceBuffer {
     DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
     ~DeviceBuffer();
 
-    [[nodiscard]] CUdeviceptr address() const { return address_; }  // 0: nothing was asked for
+    [[nodiscard]] CUdeviceptr address() const { return address_; }  // 0: nothing was requested
 
   private:
     std::shared_ptr<const Gpu> gpu_;

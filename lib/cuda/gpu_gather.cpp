@@ -1,5 +1,5 @@
-// A GPU that gathers: one kernel works through each table, which it reads in pinned memory, as it
-// does the records. A copy of the table to the GPU would be one more thing for it to wait for.
+// A GPU that gathers: one kernel works through each table. It reads tables and records in pinned
+// memory, because a copy of the table to the GPU would be one more thing to wait for.
 
 #include <fmt/format.h>
 
@@ -87,7 +87,7 @@ class GpuGather : public GatherDevice {
         if (tuning_.part_bytes != 0) return tuning_.part_bytes;
         constexpr std::uint64_t least = 8192;
         constexpr std::uint64_t most = 32768;
-        constexpr std::uint64_t warps = 4096;  // about as many as an H100 has at work
+        constexpr std::uint64_t warps = 4096;  // about as many as run on an H100
         return std::clamp(std::bit_floor(all_bytes / warps + 1), least, most);
     }
     Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) override;
@@ -98,7 +98,7 @@ class GpuGather : public GatherDevice {
     Result<Staging> stage(std::uint64_t bytes) override;
     Result<void> run(const TileTable& table, Stream stream) override;
     Result<void> end(Stream stream) override;
-    // A failure shows where memory is taken next.
+    // A failure shows when memory is taken next.
     [[nodiscard]] bool idle() override {
         const auto there = marks_.reached(last_mark_);
         return there && *there;
@@ -113,8 +113,8 @@ class GpuGather : public GatherDevice {
     }
 
   private:
-    // Empty again once all marks up to its own are reached, for tables go to any stream; `open`: no
-    // mark is queued yet behind the tables that read it.
+    // Empty again once all marks up to its own are reached, because tables go to any stream;
+    // `open`: no mark is behind the tables that read it yet.
     struct Block {
         PinnedBlock memory;
         std::uint64_t mark = 0;
@@ -128,8 +128,8 @@ class GpuGather : public GatherDevice {
     GatherTuning tuning_;
     Marks marks_;
     std::vector<Block> blocks_;
-    std::size_t last_ = 0;          // of them, that memory was taken of
-    std::uint64_t open_bytes_ = 0;  // that were taken since the last mark
+    std::size_t last_ = 0;          // the block that memory was last taken from
+    std::uint64_t open_bytes_ = 0;  // taken since the last mark
     std::uint64_t last_mark_ = 0;
 };
 
@@ -150,7 +150,7 @@ Result<std::uint64_t> GpuGather::pin(const std::byte* data, std::uint64_t bytes)
     if (result == CUDA_SUCCESS) return address;
     Error error = cuda_error(
         result, fmt::format("GPU {}: cannot register {} B of a lane", gpu_->device().gpu, bytes));
-    if (error.code == Errc::out_of_device_memory) {  // here memory to pin is short
+    if (error.code == Errc::out_of_device_memory) {  // pinnable memory is short
         error.code = Errc::host_memory;
         error.message += "; is there a limit on locked memory (ulimit -l)?";
     }
@@ -194,7 +194,7 @@ Result<Staging> GpuGather::stage(std::uint64_t bytes) {
     return Staging{block.memory.data() + at, block.memory.address() + at};
 }
 
-// Each array aligned to 16.
+// Each array is aligned to 16.
 Result<GatherArgs> GpuGather::lay_down(const TileTable& table) {
     GatherArgs args = table.args();
     if (table.tile_count == 0) return args;

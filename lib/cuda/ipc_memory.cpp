@@ -1,6 +1,6 @@
-// Blocks of ordinary device memory with a CUDA IPC handle, for where virtual memory is refused.
-// Each is an allocation of its own, in units of 2 MiB: a handle opens the whole block that the
-// driver cut an allocation from, and smaller ones would lend a neighbour's bytes too.
+// Blocks of ordinary device memory with a CUDA IPC handle, if virtual memory is refused. Each is an
+// allocation of its own, in units of 2 MiB: a handle opens the whole block from which the driver
+// cut an allocation, so smaller ones would expose a neighbour's bytes, too.
 
 #include <fmt/format.h>
 
@@ -123,7 +123,7 @@ class IpcMemory : public device::Memory {
     }
 
     Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override {
-        static_cast<void>(fd);  // nothing comes with this kind
+        static_cast<void>(fd);  // this kind has no descriptor
         auto done = check_ticket(*gpu_, ticket, PayloadMemory::legacy_ipc, block_bytes);
         if (!done) return std::unexpected(done.error());
         const Context::Scope scope(gpu_->context());

@@ -16,10 +16,10 @@ inline constexpr std::uint64_t elements_max = std::uint64_t{1} << 40;  // of a j
 inline constexpr std::uint64_t tile_bytes_min = 2048;  // a job's tiles are counted in 32 bits
 static_assert(elements_max * 8 / tile_bytes_min <= std::uint64_t{1} << 32);
 
-// Which kernels a job needs; a plan needs those of its most demanding job.
+// The kernels that a job needs; a plan needs those of its most demanding job.
 enum class Features : std::uint8_t { plain, casts, anything };
 
-// Host-side data of a job, for pack_one.
+// The host's data on a job, for pack_one.
 struct HostJob {
     std::uint64_t first_tile;
     std::uint64_t first_byte;  // of the piece from the tensor's address; strided jobs: 0

@@ -1,8 +1,8 @@
 #pragma once
-// The tables of a plan in device memory for its kernels; read by g++ and by nvcc.
+// The tables of a plan in device memory, for its kernels; read by g++ and by nvcc.
 //
-// A tile is a run of a job's elements that one warp copies: `tile_bytes` at the tensor's side, less
-// at the end of a job. A job of no elements has no tile.
+// A tile is a run of a job's elements that one warp copies: `tile_bytes` at the tensor's side, or
+// less at the end of a job. A job without elements has no tile.
 
 #include <cstdint>
 
@@ -24,8 +24,8 @@ struct alignas(16) DeviceJob {
 };
 static_assert(sizeof(DeviceJob) == 48);
 
-// How a view is copied: in units of 1 to 16 bytes that are aligned on both sides, each by a lane;
-// or row by row, each by a warp.
+// A view is copied in units of 1 to 16 bytes that are aligned on both sides, each by a lane; or row
+// by row, each by a warp.
 enum View : std::uint32_t { view_none, view_units, view_rows };
 
 struct Layout {
@@ -34,8 +34,8 @@ struct Layout {
     std::int64_t strides[dims_max + 1];  // in bytes
     // For views alone:
     std::int64_t packed_strides[dims_max + 1];  // in bytes, in the slot
-    std::uint64_t reciprocals[dims_max + 1];    // the upper half of a number times it is the number
-                                                // divided by the extent; 0 for the outermost
+    std::uint64_t reciprocals[dims_max + 1];    // the upper half of number * this is number /
+                                                // extent; 0 for the outermost
 };
 
 struct alignas(8) Tile {
@@ -49,7 +49,7 @@ struct KernelArgs {
     const Layout* layouts;
     std::uint64_t tile_count;
     std::uint64_t tile_bytes;
-    std::uint64_t tensor;  // not 0: stands for DeviceJob::tensor (all tiles are of one job then)
+    std::uint64_t tensor;  // not 0: replaces DeviceJob::tensor (all tiles are of one job then)
     std::uint64_t slot;
     std::uint64_t sums;  // address of u64[jobs], zeroed; 0: none
 };

@@ -1,9 +1,9 @@
-// Packing, unpacking and checksums of many tensors in one launch: warps take tiles off a table,
-// each the next one after as many as there are warps.
+// Packing, unpacking and checksums of many tensors in one launch: warps take tiles from a table,
+// each at a stride of the number of warps.
 //
 // Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
-// their own, with sums and without: features that a plan does not use cost it neither registers nor
-// branches. The tiles of views that are not contiguous have a kernel, and a launch, to themselves.
+// their own, with sums and without: an unused feature costs neither registers nor branches. The
+// tiles of views that are not contiguous have a kernel, and a launch, to themselves.
 
 #include "copy_run.cuh"
 #include "copy_view.hpp"
@@ -76,7 +76,7 @@ __device__ __forceinline__ u64 sum_of(const u8* packed, u32 bytes, u64 word, u32
     return sum;
 }
 
-// Where the element stands, counted in row-major order.
+// The address of an element by its number in row-major order.
 __device__ __forceinline__ u8* place(const Layout& layout, u64 tensor, u64 element) {
     u64 address = tensor;
     for (u32 d = static_cast<u32>(layout.dims); d-- > 0;) {
@@ -230,7 +230,7 @@ __device__ __forceinline__ void unpack_view_tile(const KernelArgs& args, Tile ti
     });
 }
 
-// Calls `each(tile, lane)` for the tiles of this warp; the next tile is on its way meanwhile.
+// Calls `each(tile, lane)` for the tiles of this warp; loads the next tile meanwhile.
 template <class Each>
 __device__ __forceinline__ void for_tiles(const KernelArgs& args, Each each) {
     const u32 lane = threadIdx.x % warp_lanes;
@@ -277,8 +277,8 @@ extern "C" __global__ void __launch_bounds__(block_threads)
     });
 }
 
-// A kernel that is launched to begin early has its blocks in place, and reads, while the one before
-// it runs: see wait_for_earlier().
+// A kernel that is launched early has its blocks resident, and reads, while the previous one runs:
+// see wait_for_earlier().
 __device__ __forceinline__ void begin_next_early() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -296,8 +296,8 @@ __device__ __forceinline__ Word of_lane(Word word, u32 lane) {
     return __shfl_sync(all_lanes, word, static_cast<int>(lane));
 }
 
-// The columns of a batch, out of the host's memory: each lane has the table's word on a piece of
-// the run, and the next run's are on their way meanwhile.
+// Gathers the columns of a batch from the host's memory: each lane has the table's word on a piece
+// of the run, and loads the next run's meanwhile.
 extern "C" __global__ void __launch_bounds__(block_threads)
     rollring_gather(const __grid_constant__ device::GatherArgs args) {
     const u32 lane = threadIdx.x % warp_lanes;
@@ -323,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         begin = next_begin;
         run = next;
     }
-    wait_for_earlier();  // also where nothing was written: the next kernel waits for this one only
+    wait_for_earlier();  // even if nothing was written: later work waits for this kernel only
 }
 
 }  // namespace rollring::cuda

@@ -30,8 +30,8 @@ Result<CUevent> Marks::take_event() {
 
 Result<std::uint64_t> Marks::set(CUstream stream) {
     const std::scoped_lock lock(mutex_);
-    // Marks that were not asked for since: two at a time, because each costs about as much as this
-    // one, and all where the oldest are not reached.
+    // Checks marks that no caller has asked for since: two at a time, because each costs about as
+    // much as this one; all of them if the oldest are not reached.
     constexpr std::size_t some = 8;
     constexpr std::size_t many = 64;
     if (open_.size() >= some && look(open_.begin())) look(open_.begin());

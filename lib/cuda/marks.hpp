@@ -1,6 +1,6 @@
 #pragma once
-// Events on the caller's streams, numbered: the work queued before a mark is done once it is
-// reached. Any thread may ask.
+// Numbered events on the caller's streams: once a mark is reached, the work queued before it is
+// done. Any thread may ask.
 
 #include <map>
 #include <mutex>
@@ -17,19 +17,19 @@ class Marks {
     Marks(const Marks&) = delete;
     ~Marks();
 
-    // Needs the context to be current.
+    // Requires a current context.
     Result<std::uint64_t> set(CUstream stream);
     Result<bool> reached(std::uint64_t mark);
-    // That one and all before it, on whichever stream.
+    // This mark and all before it, on any stream.
     Result<bool> all_reached(std::uint64_t mark);
-    // Asks instead of waiting: see Gpu::wait.
+    // Polls: see Gpu::wait.
     Result<void> wait(std::uint64_t mark, Deadline deadline);
-    // Waits for all of them, whatever becomes of them.
+    // Waits for all of them, even after failures.
     void wait_all();
 
   private:
     Result<CUevent> take_event();
-    // One that is reached gives its event back; the first failure stays.
+    // A reached mark gives its event back; the first failure stays.
     bool look(std::map<std::uint64_t, CUevent>::iterator at);
     void look_at_all();
 

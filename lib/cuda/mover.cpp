@@ -37,10 +37,10 @@ class GpuMover : public device::Mover {
     CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
         return gpu_->api().cuPointerGetAttribute(&value, which, address);
     }
-    // Nothing, where no memory is mapped.
+    // Empty if no memory is mapped.
     [[nodiscard]] std::optional<Range> mapped_at(CUdeviceptr address) const;
     [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
-    // The allocation, or one mapping of several side by side, around an address.
+    // The allocation around an address, or one of several adjacent mappings.
     [[nodiscard]] Result<Range> range_of(CUdeviceptr address) const;
     [[nodiscard]] std::unexpected<Error> unusable(CUdeviceptr address, std::string_view why) const {
         return refused(Errc::invalid_argument,
@@ -127,8 +127,9 @@ Result<void> GpuMover::check_address(const void* address, std::uint64_t bytes) {
     if (bytes == 0) return {};
     if (start == 0) return unusable(start, "it is null");
     if (start + bytes < start) return unusable(start, "the tensor does not end");
-    // Mappings of virtual memory (torch's expandable segments) are many, side by side; a tensor may
-    // span several. Allocations that cuIpcGetMemHandle knows are whole, and end where they end.
+    // Virtual memory (torch's expandable segments) has many adjacent mappings, and a tensor may
+    // span several. An allocation that cuIpcGetMemHandle knows is one piece: a tensor ends within
+    // it.
     unsigned whole = 0;
     if (look_up(whole, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, start) != CUDA_SUCCESS) {
         whole = 0;
@@ -150,7 +151,7 @@ std::optional<Range> GpuMover::mapped_at(CUdeviceptr address) const {
     unsigned mapped = 0;
     const CUresult result = look_up(mapped, CU_POINTER_ATTRIBUTE_MAPPED, address);
     if (result != CUDA_SUCCESS || mapped == 0) {
-        // Pinned memory of the host is there as long as CUDA knows it.
+        // Pinned host memory exists as long as CUDA knows it.
         unsigned kind = 0;
         const CUresult known = look_up(kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
         if (known != CUDA_SUCCESS || kind != CU_MEMORYTYPE_HOST) return {};
@@ -159,7 +160,7 @@ std::optional<Range> GpuMover::mapped_at(CUdeviceptr address) const {
     return range ? *range : Range{.start = address, .bytes = 1};
 }
 
-// A mapping is made and removed as a whole, so one look does for all tensors in it.
+// A mapping is made and removed as a whole, so one check covers all tensors in it.
 std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryPlace> places) {
     const Context::Scope scope(gpu_->context());
     Range known;
@@ -178,7 +179,7 @@ std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryP
 Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
     const Driver& api = gpu_->api();
-    // A wait is for the record of the event at the time of queueing: one event suffices for all.
+    // A wait is for the state recorded when it was queued, so one event serves all.
     CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));
     if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
     if (result == CUDA_SUCCESS && stream.handle == nullptr) {

@@ -8,10 +8,10 @@
 
 namespace rollring::cuda {
 
-// Virtual memory of CUDA, passed as a descriptor. unsupported where the driver refuses to share it.
+// Virtual memory of CUDA, passed as a descriptor. unsupported if the driver refuses to share it.
 Result<std::unique_ptr<device::Memory>> make_vmm_memory(std::shared_ptr<const Gpu> gpu);
 
-// cuMemAlloc with a CUDA IPC handle. Importers can write to it: the driver knows no other way.
+// cuMemAlloc with a CUDA IPC handle. Importers can write to it: the driver has no read-only import.
 Result<std::unique_ptr<device::Memory>> make_ipc_memory(std::shared_ptr<const Gpu> gpu);
 
 // The blocks of `host`, registered with CUDA.

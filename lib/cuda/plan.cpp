@@ -217,7 +217,7 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
     }
     const auto launched = gpu_->launch(Kernel::checksum, *args, tuning_.waves, queue);
     if (!launched) return std::unexpected(launched.error());
-    // Before anything is copied: a late copy writes into this plan's memory alone.
+    // Before anything is copied: late work writes only into this plan's memory.
     if (auto reached = gpu_->wait(queue, deadline); !reached) {
         return std::unexpected(reached.error());
     }

@@ -10,10 +10,10 @@
 
 namespace rollring::cuda {
 
-// As measured; tests and pack_rate try others.
+// Measured values; tests and pack_rate try others.
 struct Tuning {
     std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
-    unsigned waves = 4;                // of blocks per launch: more even out, fewer start quicker
+    unsigned waves = 4;                // blocks per launch: more balance, fewer start quicker
 };
 
 Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,

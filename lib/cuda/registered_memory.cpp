@@ -49,7 +49,7 @@ Result<void> RegisteredBlock::enrol(unsigned flags) {
     if (result == CUDA_SUCCESS) return {};
     Error error = cuda_error(result, fmt::format("GPU {}: cannot register {} B of host memory",
                                                  gpu_->device().gpu, bytes));
-    if (error.code == Errc::out_of_device_memory) {  // here memory to pin is short
+    if (error.code == Errc::out_of_device_memory) {  // pinnable memory is short
         error.code = Errc::host_memory;
         error.message += "; is there a limit on locked memory (ulimit -l)?";
     } else if (result == CUDA_ERROR_NOT_SUPPORTED) {

@@ -39,7 +39,7 @@ std::string fault_of_view(const CopyJob& job) {
     if (elements != job.elements) {
         return fmt::format("a view of other than {} elements", job.elements);
     }
-    // In bytes, of which units may consist; see reciprocal_of.
+    // In bytes, because a unit may be a byte; see reciprocal_of.
     if (elements > elements_max || largest > (std::uint64_t{1} << 58) / elements) {
         return "a view of more elements in longer rows than can be counted";
     }
@@ -79,11 +79,11 @@ Layout lay_out_view(const CopyJob& job, DeviceJob& row) {
         layout.strides[d] = job.strides[d] * element_bytes;
         layout.packed_strides[d] = job.packed_strides[d] * element_bytes;
     }
-    // Rows of bytes that lie side by side on both sides: of a whole dimension, or of an element.
+    // Rows of adjacent bytes on both sides: a whole dimension, or one element.
     if (job.strides.back() != 1 || job.packed_strides.back() != 1) layout.shape[dims++] = 1;
     const std::size_t last = dims - 1;
     const std::uint64_t row_bytes = layout.shape[last] * job.element_bytes;
-    // All places are multiples of the lowest bit of these.
+    // All addresses are multiples of the lowest bit of these.
     std::uint64_t bits =
         16 | row_bytes | job.slot_offset | reinterpret_cast<std::uint64_t>(job.tensor);
     for (std::size_t d = 0; d < last; d++) {

@@ -33,7 +33,8 @@ Vmm::Vmm(const Context& context, Sharing sharing) : context_(&context) {
     kind_.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     kind_.location.id = context.device();
     if (sharing != Sharing::none) kind_.requestedHandleTypes = descriptor;
-    // Chunks take the place of another allocator's (MemoryDomain::adopt), which may have had this.
+    // Chunks replace those of another allocator (MemoryDomain::adopt), which may have had this
+    // flag.
     int remote = 0;
     const CUresult asked = api().cuDeviceGetAttribute(
         &remote, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, context.device());

@@ -1,8 +1,8 @@
 #pragma once
 // Memory of one GPU by the virtual memory calls of the driver. Physical memory, addresses and
-// mappings are three things with separate lifetimes: imported memory need not be mapped at once,
-// and a mapping can move. Slots (vmm_memory.cpp) and memory domains (cuda_physical.cpp) are made of
-// these calls; each names the refused step in its own words.
+// mappings are independent: imported memory need not be mapped at once, and mapped memory can move.
+// Slots (vmm_memory.cpp) and memory domains (cuda_physical.cpp) use these calls; each describes a
+// refusal in its own words.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace rollring::cuda {
 
-// The driver's answer, and the step that failed: "cannot <step> memory".
+// The driver's answer, and the attempted step: "cannot <step> memory".
 struct Refusal {
     CUresult result;
     std::string_view step;
@@ -27,7 +27,7 @@ using Driven = std::expected<T, Refusal>;
 class Vmm {
   public:
     enum class Sharing { none, by_descriptor };
-    // `context` outlives it.
+    // `context` must outlive this object.
     static Driven<Vmm> open(const Context& context, Sharing sharing);
 
     // Sizes and addresses are multiples of it.
@@ -42,7 +42,7 @@ class Vmm {
     [[nodiscard]] Driven<Fd> export_descriptor(device::MemoryHandle memory) const;
     // Mapped memory lives on until it is unmapped.
     [[nodiscard]] Driven<void> destroy(device::MemoryHandle memory) const;
-    // The ordinal of the GPU where it lies, if the driver says so.
+    // The ordinal of the memory's GPU, if the driver tells.
     [[nodiscard]] std::optional<int> gpu_of(device::MemoryHandle memory) const;
 
     // With access for the GPU of the context, or not at all.

@@ -1,5 +1,5 @@
-// Blocks of CUDA virtual memory: a descriptor of the publisher's is physical memory, which a
-// subscriber maps read-only. A half-made block is taken down by its destructor like a whole one.
+// Blocks of CUDA virtual memory: the publisher's descriptor is physical memory, which a subscriber
+// maps read-only. The destructor takes a half-made block down like a complete one.
 
 #include <fmt/format.h>
 
@@ -53,7 +53,7 @@ class VmmBlock : public SharedBlock {
 };
 
 VmmBlock::~VmmBlock() {
-    // Memory that the driver refuses here is freed with the process.
+    // Resources that the driver refuses to release end with the process.
     if (mapped_) static_cast<void>(vmm_.unmap(address_, bytes_));
     if (address_ != nullptr) static_cast<void>(vmm_.unreserve(address_, bytes_));
     if (memory_) static_cast<void>(vmm_.destroy(*memory_));
@@ -96,7 +96,7 @@ Result<void> VmmBlock::import(const Fd& fd) {
     return check_reach();
 }
 
-// Where the driver tells us on which GPU the memory lies: can ours read it?
+// If the driver tells the memory's GPU: whether ours can read it.
 Result<void> VmmBlock::check_reach() const {
     const Driver& api = gpu_->api();
     const auto lies_on = vmm_.gpu_of(*memory_);

@@ -1,7 +1,6 @@
 #pragma once
-// Memory that processes share, and the devices that copy from and to it: the interfaces between the
-// weight channel (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in
-// lib/cuda).
+// Memory that processes share, and the copies from and to it: the interfaces between the weight
+// channel (lib/weights) and its back ends (sealed memfds and the CPU here, CUDA in lib/cuda).
 //
 // A shared block is payload memory that another process can map. Each slot of a channel is one.
 
@@ -25,7 +24,7 @@ inline constexpr std::uint64_t piece_alignment = 512;  // of every piece in its 
 
 using rollring::Fd;
 
-// The data that travels beside the descriptor (legacy_ipc has none: its handle is all).
+// Sent beside the descriptor (legacy_ipc has none: its handle is enough).
 struct BlockTicket {
     PayloadMemory memory = PayloadMemory::host;
     std::uint64_t bytes = 0;
@@ -35,18 +34,19 @@ struct BlockTicket {
 class SharedBlock {
   public:
     virtual ~SharedBlock() = default;
-    // Where the Mover of the same back end reads and writes it: a device address, or a host one.
+    // The address at which the Mover of the same back end accesses it, of the device or of the
+    // host.
     [[nodiscard]] virtual std::byte* data() const = 0;
     [[nodiscard]] virtual BlockTicket ticket() const = 0;
-    // To pass to others; -1 where the ticket is all. Owned by the block.
+    // The descriptor for other processes; -1 if the ticket is enough. Owned by the block.
     [[nodiscard]] virtual int fd() const = 0;
 };
 
 class Memory {
   public:
     virtual ~Memory() = default;
-    // Memory of ours, zeroed, that others can import. `bytes` is rounded up as the back end needs.
-    // out_of_device_memory, not_enough_shared_memory.
+    // Zeroed memory of this process that others can import. `bytes` is rounded up as the back end
+    // needs. out_of_device_memory, not_enough_shared_memory.
     virtual Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) = 0;
     // A peer's block, mapped read-only. The ticket comes from another process: it is checked.
     virtual Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) = 0;
@@ -54,7 +54,7 @@ class Memory {
 
 enum class Cast : std::uint32_t { none, f32_to_bf16, f32_to_f16 };
 
-// One piece of a tensor and its place in a slot. Elements are counted in row-major order.
+// One piece of a tensor and its offset in a slot. Elements are counted in row-major order.
 struct CopyJob {
     std::byte* tensor = nullptr;      // address of element 0 of the whole tensor
     std::uint64_t first_element = 0;  // of this piece
@@ -62,7 +62,7 @@ struct CopyJob {
     std::uint64_t slot_offset = 0;    // multiple of piece_alignment
     std::uint32_t element_bytes = 0;  // at `tensor`: 1, 2, 4 or 8
     Cast cast = Cast::none;           // pack only
-    // Empty: contiguous. Else shape and strides (in elements, of the tensor) as coalesced,
+    // Empty: contiguous. Otherwise shape and strides (in elements, of the tensor) as coalesced,
     // outermost first, at most dims_max of them, every extent above 1.
     static constexpr std::size_t dims_max = 6;
     std::vector<std::int64_t> shape;
@@ -83,41 +83,42 @@ struct CopyJob {
 class CopyPlan {
   public:
     virtual ~CopyPlan() = default;
-    // Tensors into the slot. If sums_offset is set, also the checksum of each job's packed bytes:
-    // u64[jobs] at that offset of the slot (see checksum.hpp).
+    // Copies the tensors into the slot. With sums_offset, also stores the checksum of each job's
+    // packed bytes: u64[jobs] at that offset of the slot (see checksum.hpp).
     virtual Result<void> pack(std::byte* slot, std::optional<std::uint64_t> sums_offset,
                               Stream stream) = 0;
-    // One job of it, from another address.
+    // Runs one job, from another address.
     virtual Result<void> pack_one(std::size_t job, const void* tensor, std::byte* slot,
                                   std::optional<std::uint64_t> sums_offset, Stream stream) = 0;
-    // The slot into the tensors (no casts). A plan with views can do nothing else.
+    // Copies the slot into the tensors (no casts). A plan with views supports nothing else.
     virtual Result<void> unpack(const std::byte* slot, Stream stream) = 0;
-    // Recomputes the checksums of the slot and compares them with those in it; waits. The first
-    // job that differs. timed_out: the device has not got there; it may be called again.
+    // Recomputes the checksums of the slot, and compares them with those in it; waits. Returns the
+    // first job that differs. timed_out: the device is not done; can be retried.
     virtual Result<std::optional<std::size_t>> verify(const std::byte* slot,
                                                       std::uint64_t sums_offset,
                                                       Deadline deadline) = 0;
 };
 
-// Where a tensor lies: bytes from there on.
+// A tensor's memory: its address and bytes.
 struct MemoryPlace {
     const void* address;
     std::uint64_t bytes;
     std::uint32_t tensor;
 };
 
-// Called when a stream has got there, from any thread: it may not block, nor call back into CUDA.
+// Called when a stream has reached this point, from any thread: it must not block, nor call back
+// into CUDA.
 using Reached = void (*)(void* context);
 
-// A copying device: the CPU, or one GPU.
+// The executor of copies: the CPU, or one GPU.
 class Mover {
   public:
     virtual ~Mover() = default;
     [[nodiscard]] virtual GpuUuid gpu() const = 0;
-    // Whether copies can reach `address` (bytes from there); else why not.
+    // Whether copies can reach these bytes; the error says why not.
     virtual Result<void> check_address(const void* address, std::uint64_t bytes) = 0;
-    // The first place without memory at its begin or its end: it was released or freed since it
-    // was checked. Places come in the order of their addresses.
+    // The index of the first entry without memory at its first or last byte: released or freed
+    // since it was checked. Entries come in the order of their addresses.
     virtual std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) = 0;
     virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
@@ -126,7 +127,7 @@ class Mover {
     // Waits until everything queued on the stream so far is complete, and its callbacks have
     // returned; timed_out, device_error.
     virtual Result<void> wait(Stream stream, Deadline deadline) = 0;
-    // device_error once the device has failed: then no callback comes any more.
+    // device_error once the device has failed: then no callback is made any more.
     virtual Result<void> health() = 0;
 };
 

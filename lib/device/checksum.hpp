@@ -1,8 +1,8 @@
 #pragma once
-// The checksum of a piece: a sum, so that any number of GPU threads can add to it in any order.
-// The packed bytes are read as little-endian u32 words, the last one padded with zeros; each word
-// is mixed with its index and the results are added modulo 2^64. Finds flipped, moved and missing
-// words; it is not a defence against an adversary. Mixing: multiply-xorshift after Steele, Lea,
+// The checksum of a piece: a sum, so that any number of GPU threads can add to it in any order. The
+// packed bytes are read as little-endian u32 words, the last one padded with zeros; each word is
+// mixed with its index and the results are added modulo 2^64. Finds flipped, moved and missing
+// words, but not bytes that were chosen to match. Mixing: multiply-xorshift after Steele, Lea,
 // Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014, shortened to one round.
 
 #include <cstdint>

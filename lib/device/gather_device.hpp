@@ -1,6 +1,6 @@
 #pragma once
-// A GPU that gathers, as the layout engine sees it: memory of others that it may read, memory to
-// stage in, and tables that it works through.
+// A GPU that gathers, as the layout engine sees it: memory of others that it may read, staging
+// memory, and tables that it works through.
 
 #include <algorithm>
 #include <bit>
@@ -17,16 +17,16 @@
 
 namespace rollring::device {
 
-// Memory of the host that the device reads.
+// Host memory that the device reads.
 struct Staging {
     std::byte* data;
     std::uint64_t address;  // the device's
 };
 
-// The parts of GatherArgs. Of the vector of tiles only the first `tile_count` count.
+// The inputs of GatherArgs. Only the first tile_count of the tiles count.
 struct TileTable {
-    // Of sequences there are most, so they are written where the device reads them: in staged
-    // memory, with `room` for them, and for the entries of each in `aheads` behind them.
+    // Sequences are the most numerous, so they are written where the device reads them: to staged
+    // memory, with room for `room` of them, and behind them for the `aheads` of each.
     Staging memory{};
     std::size_t room = 0;
     std::size_t sequence_count = 0;
@@ -39,12 +39,12 @@ struct TileTable {
     std::vector<std::uint64_t> values;
     std::uint32_t parts = 1;  // see GatherArgs
     std::uint32_t tile_parts = 1;
-    std::uint64_t most_bytes = 0;  // that a part reads
+    std::uint64_t most_bytes = 0;  // the most that a part reads
 
     [[nodiscard]] std::size_t entries() const { return sequence_count + tile_count; }
     [[nodiscard]] std::uint64_t of_sequences() const { return sequence_count * alike * parts; }
     [[nodiscard]] std::uint64_t work() const { return of_sequences() + tile_count * tile_parts; }
-    // Of the memory for `sequences` of them.
+    // The bytes of the memory for this many sequences.
     [[nodiscard]] std::uint64_t bytes_for(std::size_t sequences) const {
         return sequences * (sizeof(GatherSequence) +
                             (std::max<std::size_t>(1, alike) - 1) * sizeof(std::int32_t));
@@ -56,7 +56,8 @@ struct TileTable {
     [[nodiscard]] std::int32_t* aheads() const {
         return reinterpret_cast<std::int32_t*>(memory.data + aheads_at());
     }
-    // As long as there are runs for all warps, and none takes much longer than others.
+    // As long as possible, while there are runs for all warps, and none takes much longer than
+    // others.
     [[nodiscard]] std::uint32_t run() const {
         constexpr std::uint64_t runs = 2048;
         constexpr std::uint64_t run_bytes = std::uint64_t{32} << 10;
@@ -65,7 +66,7 @@ struct TileTable {
         return static_cast<std::uint32_t>(
             std::clamp<std::uint64_t>(std::bit_floor(fair), 1, run_max));
     }
-    // All of the arguments but where the tiles and values lie.
+    // All arguments except the addresses of tiles and values.
     [[nodiscard]] GatherArgs args() const {
         GatherArgs made{};
         made.sequences = std::bit_cast<const GatherSequence*>(memory.address);
@@ -87,19 +88,19 @@ struct TileTable {
 class GatherDevice {
   public:
     virtual ~GatherDevice() = default;
-    // So many bytes for a warp at a time, of so many that a table reads in all.
+    // The bytes for one warp at a time, if a table reads `all_bytes`.
     [[nodiscard]] virtual std::uint64_t part_bytes(std::uint64_t all_bytes) const = 0;
 
-    // Registers memory that is mapped read-only; returns the device's address of it. These two may
-    // be called by any thread. Errors: unsupported, host_memory, device_error.
+    // Registers memory that is mapped read-only; returns its device address. Any thread may call
+    // these two. Errors: unsupported, host_memory, device_error.
     virtual Result<std::uint64_t> pin(const std::byte* data, std::uint64_t bytes) = 0;
     virtual void unpin(const std::byte* data) = 0;
 
-    // Aligned for any table. Free again when the next table that is run has been worked through,
-    // and not before end().
+    // Aligned for any table. Free again when the next table to run has been worked through, but not
+    // before end().
     virtual Result<Staging> stage(std::uint64_t bytes) = 0;
     virtual Result<void> run(const TileTable& table, Stream stream) = 0;
-    // After the last table of a gather.
+    // Called after the last table of a gather.
     virtual Result<void> end(Stream stream) = 0;
     // Whether it has worked through the tables of the last gather.
     [[nodiscard]] virtual bool idle() = 0;

@@ -1,4 +1,4 @@
-// Payload memory of the host: one sealed memfd per block, that only its maker can write.
+// Payload memory of the host: one sealed memfd per block, writable by its maker alone.
 
 #include <fmt/format.h>
 

@@ -11,7 +11,7 @@
 namespace rollring::device {
 namespace {
 
-// Walks the elements of a job in row-major order in runs that lie at a fixed distance; calls
+// Visits the elements of a job in row-major order, in runs of a constant distance; calls
 // run(address of the first, elements, distance in elements).
 template <class Run>
 void for_each_run(const CopyJob& job, std::byte* tensor, const Run& run) {
@@ -109,7 +109,7 @@ void unpack_job(const CopyJob& job, const std::byte* from) {
     });
 }
 
-// Copies from the slot, where elements lie in an order of their own: rows of the last dimension.
+// Copies from the slot, whose elements have an order of their own: rows of the last dimension.
 void unpack_view(const CopyJob& job, const std::byte* from) {
     if (job.shape.empty()) {
         std::memcpy(job.tensor, from, job.elements * job.element_bytes);
@@ -219,7 +219,8 @@ std::uint16_t f16_of(float value) {
     if (size > 0x7f800000) return 0x7fff;
     if (size >= 0x477ff000) return sign | 0x7c00;  // 65520 and more round to infinity
     if (size < 0x38800000) {
-        // Below 2^-14: adding 0.5 shifts the result's last bit to the sum's, and rounds as wanted.
+        // Below 2^-14: adding 0.5 shifts the result's last bit to the sum's, so the addition
+        // rounds.
         const float shifted = std::bit_cast<float>(size) + 0.5F;
         size = std::bit_cast<std::uint32_t>(shifted) - std::bit_cast<std::uint32_t>(0.5F);
         return static_cast<std::uint16_t>(sign | size);

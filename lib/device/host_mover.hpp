@@ -9,7 +9,7 @@ class HostMover : public Mover {
   public:
     [[nodiscard]] GpuUuid gpu() const override { return {}; }
     Result<void> check_address(const void*, std::uint64_t) override { return {}; }
-    // Host memory is its owner's affair: it is there as long as it is kept.
+    // The owner of host memory keeps it as long as it is used.
     std::optional<std::size_t> find_absent(std::span<const MemoryPlace>) override { return {}; }
     Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) override;
     Result<void> when_reached(Stream, Reached reached, void* context) override {

@@ -1,9 +1,9 @@
 #pragma once
-// The GPU functions that a memory domain (extras/memory) needs, so that its state machine can be
-// tested over a fake that fails at chosen calls. No header of CUDA here.
+// The GPU functions that a memory domain (extras/memory) needs, as an interface, so that its state
+// machine can be tested over a fake with chosen failures. No header of CUDA here.
 //
-// A call that returns an error has done nothing. Errors name the driver call that failed and its
-// object; the domain puts the tags before it.
+// A call that returns an error has done nothing. Errors name the failed driver call and its object;
+// the domain adds the tags.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,10 +31,10 @@ class PhysicalMemory {
 
     // out_of_device_memory, device_error
     virtual Result<MemoryHandle> create(std::uint64_t bytes) = 0;
-    // Mapped memory would live on: unmap first.
+    // Mapped memory would live on: unmap it first.
     virtual Result<void> destroy(MemoryHandle handle) = 0;
 
-    // With access for the GPU. The contents stay with the physical memory, wherever it is mapped.
+    // With access for the GPU. The contents belong to the physical memory, at any address.
     virtual Result<void> map(std::byte* address, std::uint64_t bytes, MemoryHandle handle) = 0;
     virtual Result<void> unmap(std::byte* address, std::uint64_t bytes) = 0;
 
@@ -49,7 +49,8 @@ class PhysicalMemory {
                                  std::uint64_t bytes) = 0;
     virtual Result<void> wait_copies() = 0;
 
-    // Until everything queued on the streams, or on the whole device if there are none, is done.
+    // Waits until everything queued on the streams, or on the whole device if there are none, is
+    // done.
     virtual Result<void> wait(std::span<const Stream> streams) = 0;
 };
 

@@ -11,7 +11,7 @@ namespace {
 constexpr std::uint64_t length_max = std::uint64_t{1} << 32;
 
 Placed part_of(const Sequences& batch, std::uint32_t sequence, Part part) {
-    // The view may be far away, and this is not.
+    // The view may be far away in memory; the offsets are not.
     const auto offsets = batch.cu_seqlens();
     const auto tokens = static_cast<std::uint32_t>(offsets[sequence + 1] - offsets[sequence]);
     if (part == Part::all) return {sequence, 0, tokens, 0};
@@ -272,8 +272,8 @@ void ColumnPlan::add_to(Reads& reads) const {
         return static_cast<std::size_t>(static_cast<const char*>(byte) - view);
     };
     const std::size_t end = at(first_ + 1);
-    if (end > sizeof(TrajectoryView)) return;  // many columns, which lie elsewhere
-    constexpr std::size_t counts = 16;         // in front of them: how many there are
+    if (end > sizeof(TrajectoryView)) return;  // many columns, stored elsewhere
+    constexpr std::size_t counts = 16;         // in front of them: their number
     reads.begin = std::min(reads.begin, at(first_view_->columns().data()) - counts);
     reads.end = std::max(reads.end, end);
     reads.form = form_;

@@ -1,6 +1,6 @@
 #pragma once
-// From a layout to runs of rows: the basis of every gather, on the host and on a GPU. The only
-// place that knows where a sequence's tokens go.
+// From a layout to runs of rows, which every gather copies. The only file that knows where a
+// sequence's tokens go.
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace rollring::gathering {
 
-// A sequence where the layout puts it.
+// A sequence in its layout.
 struct Placed {
     std::uint32_t sequence;  // of the batch
     std::uint32_t begin;     // its first token that is taken
@@ -26,17 +26,17 @@ struct Placed {
 // A layout, for the sequences of one batch.
 struct Placement {
     Form form{};
-    bool left = false;  // is where the padding is
+    bool left = false;  // the padding is on the left
     std::uint64_t rows = 0;
     std::uint64_t length = 0;  // of each row of a padded layout
     std::vector<Placed> sequences;
-    std::size_t placed = 0;  // so many of them; the rest are the batch's in their order
+    std::size_t placed = 0;  // entries that count; the rest follow the batch's order
 
     static Result<Placement> of(const Sequences& batch, const Layout& layout);
-    // All but some of the sequences, in memory that the last one has left: of a large batch, the
-    // first can be on their way before the others are placed.
+    // Places all sequences, or leaves some to place(), in memory of the previous batch: so the
+    // first ones of a large batch can be on their way before the others are placed.
     Result<void> begin(const Sequences& batch, const Layout& layout);
-    // Those before `end`.
+    // Places the sequences before `end`.
     void place(const Sequences& batch, std::size_t end);
     [[nodiscard]] std::uint32_t sequence_of(std::size_t i) const {
         return i < placed ? sequences[i].sequence : static_cast<std::uint32_t>(i);
@@ -46,7 +46,7 @@ struct Placement {
     Result<void> pad(const Sequences& batch, const Padding& padding, std::uint32_t longest);
 };
 
-// Rows of the target that follow each other, and their contents.
+// Adjacent rows of the target, and their contents.
 struct Run {
     enum class Kind : std::uint8_t { copied, value, counted };
     Kind kind;
@@ -56,16 +56,16 @@ struct Run {
     std::uint64_t count;
 };
 
-// The rows of a column in one sequence.
+// The rows that one sequence has of a column.
 struct Found {
-    const std::byte* data = nullptr;  // null: nothing
+    const std::byte* data = nullptr;  // null: none
     std::uint32_t rows = 0;
 };
 
 class ColumnPlan;
 
-// Finds a column in records of the form that the first sequence's record has, as most do, from
-// where the record lies; in others by the plan. To be kept in registers.
+// Finds a column in records of the first record's form, which most have, directly by the record's
+// address; in others by the plan. Loops keep it in registers.
 class Finder {
   public:
     [[nodiscard]] bool operator()(std::size_t i, Found& found) const;
@@ -76,21 +76,21 @@ class Finder {
     const ColumnPlan* plan;
     const detail::RecordPlace* places;
     const Placed* placed;
-    std::uint32_t form;  // none_is: nothing is found so
+    std::uint32_t form;  // none_is: none is found this way
     static constexpr std::uint32_t none_is = detail::RecordPlace::no_form - 1;
-    std::uint32_t before = 0;  // columns of tokens in front of it
-    std::uint64_t fixed = 0;   // bytes of others there
+    std::uint32_t before = 0;  // columns of tokens before it
+    std::uint64_t fixed = 0;   // bytes of others before it
     std::array<std::uint32_t, few> row_bytes{};
 };
 
-// One target, and the source of its rows. The first sequence that has the column defines the kind
-// of its rows.
+// One target, and the source of its rows. The first sequence that has the column determines their
+// type.
 class ColumnPlan {
   public:
-    // Both outlive this.
+    // Both must outlive this object.
     static Result<ColumnPlan> of(const Sequences& batch, const Schema& schema,
                                  const GatherColumn& column, const Placement& placement);
-    // Whether `column.to` fits the shape.
+    // Checks `column.to` against the shape.
     [[nodiscard]] Result<void> check_target() const;
 
     [[nodiscard]] ArrayShape shape() const;
@@ -101,32 +101,32 @@ class ColumnPlan {
     [[nodiscard]] std::uint64_t row_from_bytes() const { return row_from_bytes_; }
     [[nodiscard]] std::uint64_t row_bytes() const { return row_ * to_.bytes(); }
     [[nodiscard]] std::uint64_t rows() const { return placement_->rows; }
-    // Nothing of it comes from the records; or it is numbers in a row.
+    // No row comes from the records; or the rows are ascending numbers.
     [[nodiscard]] bool is_filled() const { return column_.source != Source::column; }
     [[nodiscard]] bool is_counted() const { return column_.source == Source::position_ids; }
     [[nodiscard]] const std::string& name() const { return name_; }
-    // Of the layout's sequence i. False: it has no such column while nothing stands for one, or has
-    // other rows than the first: see refusal().
+    // For the layout's sequence i. False: it lacks the column and no value replaces it, or its rows
+    // differ from the first one's: see refusal().
     [[nodiscard]] bool find(std::size_t i, Found& found) const;
     // The same, for loops.
     [[nodiscard]] Finder finder() const;
     [[nodiscard]] std::unexpected<Error> refusal(std::size_t i) const;
     [[nodiscard]] std::unexpected<Error> out_of_range(std::size_t i) const;
 
-    // Most sequences' rows are rows of their record that lie together, with padding on one side.
+    // Most sequences' rows are adjacent rows of their record, with padding on one side.
     [[nodiscard]] bool is_plain() const { return is_plain_; }
     [[nodiscard]] const Placement& placement() const { return *placement_; }
     [[nodiscard]] double pad() const { return column_.pad.value_or(0); }
-    // Calls each(Run) for the rows of the layout's sequence i, of which that was found; empty runs
-    // are left out.
+    // Calls each(Run) for the rows of the layout's sequence i, of which `found` was found; empty
+    // runs are left out.
     template <class Each>
     void runs_of(std::size_t i, const Found& found, const Each& each) const;
 
-    // The bytes of a view that find() reads, at their offsets in the first sequence's view.
+    // The bytes of a view that find() reads, by their offsets in the first sequence's view.
     struct Reads {
         std::size_t begin = ~std::size_t{0};
         std::size_t end = 0;
-        std::uint32_t form = 0;  // that needs no view
+        std::uint32_t form = 0;  // of records that need no view
     };
     void add_to(Reads& reads) const;
 
@@ -161,7 +161,8 @@ class ColumnPlan {
     std::size_t at_ = 0;      // of its columns
 };
 
-// Views lie far apart: prefetches the bytes that plans will read of the view some sequences ahead.
+// Views are far apart in memory: prefetches the bytes that plans will read of a later one, if they
+// will read any.
 class Ahead {
   public:
     Ahead(const Sequences& batch, const Placement& placement, std::span<const ColumnPlan> plans)
@@ -185,7 +186,7 @@ class Ahead {
 
 Result<void> check_leased(const Sequences& batch);
 
-// All of them, their targets checked. `placement` outlives them.
+// All plans, with checked targets. `placement` must outlive them.
 Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schema& schema,
                                              std::span<const GatherColumn> columns,
                                              const Layout& layout, const Placement& placement);
@@ -241,7 +242,7 @@ void ColumnPlan::rows_of(std::size_t i, const Found& found, std::uint64_t first,
         each(Run{value, nullptr, column_.missing.value_or(0), first, count});
         return;
     }
-    // Rows [begin, end) of the record, as far as it has them.
+    // Rows [begin, end) of the record, as far as they exist.
     const std::int64_t has = found.rows;
     const std::int64_t begin = std::int64_t{placed.begin} + column_.shift;
     const std::int64_t end = begin + static_cast<std::int64_t>(count);

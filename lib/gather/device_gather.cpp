@@ -11,9 +11,9 @@ namespace rollring::gathering {
 namespace {
 
 constexpr std::uint64_t staged_max = std::uint64_t{256} << 20;  // before a table is run
-// The GPU begins while the rest of the table is made: as soon as it can where it has nothing to do.
-// Tables grow no faster than it is behind the CPU, so that it does not wait for the next one: while
-// it reads this many bytes, the CPU makes an entry of the next one.
+// The GPU begins while the rest of the table is made: at once if it is idle. Tables grow only as
+// fast as it falls behind the CPU, so that it does not wait for the next one: while it reads
+// entry_bytes, the CPU makes one entry of the next table.
 constexpr std::size_t entries_idle = 256;
 constexpr std::size_t entries_first = 4096;
 constexpr std::size_t entries_max = 65536;
@@ -33,7 +33,7 @@ std::uint64_t bytes_read(std::span<const ColumnPlan> plans) {
 
 }  // namespace
 
-// Where the GPU reads records: where they lie, or where they were copied to.
+// The device addresses of records: in their lanes, or of their copies.
 class DeviceGather::Locator {
   public:
     explicit Locator(DeviceGather& of) : of_(of) {}
@@ -45,7 +45,7 @@ class DeviceGather::Locator {
         begin_ = begin;
         const Placed* placed = of_.placement_.sequences.data();
         const detail::RecordPlace* places = batch.places().data();
-        // Most lie in the lane of the one before.
+        // Most records lie in the lane of the previous one.
         const std::byte* lane_begin = nullptr;
         std::uint64_t lane_bytes = 0;
         std::uint64_t lane_shift = 0;
@@ -76,9 +76,9 @@ class DeviceGather::Locator {
         read_ += bytes;
         table_bytes_ += bytes;
     }
-    // Where it was 0.
+    // The error, after a result of 0.
     [[nodiscard]] const Error& error() const { return error_; }
-    // Bytes since forget() was called last: of them all, and of those that were staged.
+    // Bytes since the last forget(): all of them, and the staged ones.
     [[nodiscard]] std::uint64_t table_bytes() const { return table_bytes_; }
     [[nodiscard]] std::uint64_t staged() const { return staged_; }
     void forget() { table_bytes_ = staged_ = 0; }
@@ -107,7 +107,7 @@ class DeviceGather::Locator {
     Error error_;
 };
 
-// Block by block, so that a block's data is still in cache when its tiles are made.
+// Block by block, so that the data of a block is still in cache when its tiles are made.
 Result<void> DeviceGather::run_tables(const Sequences& batch, std::span<const ColumnPlan> plans,
                                       Stream stream) {
     TileWriter writer(table_);
@@ -158,7 +158,7 @@ Result<void> DeviceGather::gather(const Sequences& batch, const Schema& schema,
     while (!left.empty()) {
         const std::size_t some = std::min(left.size(), device::gather_targets_max);
         const auto run = run_tables(batch, left.first(some), stream);
-        const auto ended = device_->end(stream);  // of tables run before a failure, too
+        const auto ended = device_->end(stream);  // also of tables that ran before a failure
         if (!run || !ended) return !run ? run : ended;
         left = left.subspan(some);
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Gathers with a GPU: the layout's runs become a table, from lanes that the GPU may read where they
-// lie, and through staging memory from those that it may not.
+// Gathers with a GPU: the layout's runs become a table. Lanes that the GPU may read are read in
+// place, and others through staging memory.
 
 #include <memory>
 #include <span>
@@ -27,8 +27,8 @@ class DeviceGather {
                             Stream stream);
 
     std::unique_ptr<device::GatherDevice> device_;
-    LanePins pins_;        // before the device goes
-    Placement placement_;  // kept, as the table is, for their memory
+    LanePins pins_;        // destroyed before the device
+    Placement placement_;  // kept for its memory, as is the table
     device::TileTable table_;
     std::uint64_t read_bytes_ = 0;
     std::uint64_t staged_bytes_ = 0;

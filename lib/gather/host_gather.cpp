@@ -1,4 +1,4 @@
-// The CPU gathers: sequences are shared out among threads, which end with the call.
+// Gathers with the CPU: threads, which end with the call, share the sequences.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ unsigned threads_for(std::uint64_t bytes, std::uint32_t asked) {
     return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes / bytes_per_thread, 1, most));
 }
 
-// Numbers one after the other, by pieces that stay in the cache.
+// Ascending numbers, in pieces that stay in the cache.
 bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t rows) {
     std::array<std::int64_t, 256> numbers;
     auto next = static_cast<std::int64_t>(first);
@@ -41,7 +41,7 @@ bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t
 bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i) {
     bool good = true;
     Found found;
-    static_cast<void>(find(i, found));  // which was looked at before
+    static_cast<void>(find(i, found));  // checked before
     plan.runs_of(i, found, [&](const Run& run) {
         std::byte* to = plan.target().data() + run.first * plan.row_bytes();
         const std::uint64_t elements = run.count * plan.row_elements();
@@ -60,7 +60,7 @@ bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i) {
     return good;
 }
 
-// The first sequence that failed, as all threads find it.
+// The first sequence that failed, over all threads.
 class FirstBad {
   public:
     void note(std::size_t i) {
@@ -98,7 +98,7 @@ Result<void> copy_column(const ColumnPlan& plan, const Ahead& ahead, std::size_t
         try {
             helpers.emplace_back(work);
         } catch (const std::system_error&) {
-            break;  // fewer do it as well
+            break;  // fewer threads can do it, too
         }
     }
     work();

@@ -102,7 +102,7 @@ void LanePins::work(const std::stop_token& stop) {
         if (!changed_.wait(lock, stop, find)) return;
         next->state = State::registering;
         const auto number = static_cast<std::size_t>(next - all_.begin());
-        // Read first: pages that go meanwhile are of an earlier generation than the one that look()
+        // Read first: pages that are given back meanwhile have an older generation than look()
         // sees.
         const MappedLane mapped = lanes_->lane(number);
         lock.unlock();

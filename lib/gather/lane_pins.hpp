@@ -1,12 +1,12 @@
 #pragma once
-// The lanes of a ring, registered with a GPU where they lie: each once, in the background, as soon
-// as a batch has records in it.
+// The lanes of a ring, registered with a GPU in place: each once, in the background, as soon as a
+// batch has records in it.
 //
 // A lane's pages stay the same until its producer is gone and the consumer gives them back to the
-// system. The GPU would go on to read the old pages, which do not belong to the ring any more. So a
-// lane is registered for one generation, and an earlier registration is released before anything is
-// gathered. No records of a batch lie in a lane whose pages are given back, so none of them is ever
-// read through an old registration.
+// system. The GPU would continue to read the pages that it knows, which no longer belong to the
+// ring. So a lane is registered for one generation, and the registration of an earlier generation
+// ends before anything is gathered. No record of a batch lies in a lane whose pages are given back,
+// so none is ever read through an old registration.
 
 #include <condition_variable>
 #include <map>
@@ -24,21 +24,21 @@ namespace rollring::gathering {
 
 class LanePins {
   public:
-    // The device outlives this.
+    // The device must outlive this object.
     explicit LanePins(device::GatherDevice& device) : device_(&device) {}
     LanePins(const LanePins&) = delete;
     ~LanePins();
 
-    // To be called before each gather: releases registrations of lanes that are gone; for another
-    // ring than the last, all of them.
+    // Call it before each gather: ends the registrations of lanes whose pages are gone; with
+    // another ring than the last one, all registrations.
     void look(const std::shared_ptr<const MappedLanes>& lanes);
     struct Registered {
         const std::byte* begin;
         const std::byte* end;
-        std::uint64_t shift;  // from an address of the host to one of the device
+        std::uint64_t shift;  // from host address to device address
     };
-    // The lane that the byte lies in, as look() found it. Null: the GPU cannot read it (yet), and
-    // it is wanted from now on.
+    // The lane of this byte, as look() found it. Null: the GPU cannot read it (yet), and the lane
+    // is wanted from now on.
     const Registered* lane_with(const std::byte* at) {
         for (const Registered& lane : registered_) {
             if (at >= lane.begin && at < lane.end) return &lane;
@@ -46,7 +46,7 @@ class LanePins {
         want(at);
         return nullptr;
     }
-    // Why it cannot, for people.
+    // The reason why the GPU cannot, for people.
     [[nodiscard]] std::string why_not(const std::byte* at) const;
     // Registers all lanes in use, and waits for it; the first error of a lane.
     Result<void> register_used();
@@ -58,7 +58,7 @@ class LanePins {
     struct Lane {
         MappedLane mapped{};
         State state = State::unknown;
-        std::uint64_t generation = 0;  // that is registered, or was refused
+        std::uint64_t generation = 0;  // registered or refused
         std::uint64_t address = 0;     // the device's
         std::string problem;
     };
@@ -76,9 +76,9 @@ class LanePins {
     std::shared_ptr<const MappedLanes> lanes_;
     mutable std::mutex mutex_;
     std::condition_variable_any changed_;
-    std::vector<Lane> all_;               // as they lie in memory
+    std::vector<Lane> all_;               // in the order of their addresses
     std::vector<Registered> registered_;  // for lane_with(), which takes no lock
-    std::jthread worker_;                 // while lanes were ever wanted
+    std::jthread worker_;                 // once a lane was wanted
 };
 
 }  // namespace rollring::gathering

@@ -154,7 +154,7 @@ std::optional<std::uint64_t> TileWriter::value_number(Target& target, double val
     }
     constexpr std::size_t few = 4;
     if (target.known.size() == few) {
-        target.known.erase(target.known.begin() + 1);  // the first is the padding's, as a rule
+        target.known.erase(target.known.begin() + 1);  // the first is usually that of the padding
     }
     target.known.push_back({value, table_->values.size()});
     table_->values.push_back(held);

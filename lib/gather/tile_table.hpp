@@ -1,5 +1,5 @@
 #pragma once
-// From runs of rows to the table that a GPU works through.
+// From runs of rows to the table of a GPU.
 
 #include <algorithm>
 #include <limits>
@@ -11,37 +11,36 @@
 
 namespace rollring::gathering {
 
-// How a GPU makes the one of the other; nothing: it does not.
+// The GPU's conversion between these types; empty: it has none.
 std::optional<device::GatherKind> kind_of(DType from, DType to);
 
-// Some nanoseconds a sequence: no Result is made on the way.
+// Some nanoseconds per sequence, so it makes no Result on the way.
 class TileWriter {
   public:
     explicit TileWriter(device::TileTable& table) : table_(&table) {}
 
-    // The targets of tables to come, gather_targets_max at most, all of one placement. A part reads
-    // `part_bytes` at most. The plans outlive this. Errors: unsupported, invalid_argument (a target
-    // is larger than a table can say).
+    // The targets of the next tables, at most gather_targets_max, all of one placement. A part
+    // reads at most `part_bytes`. The plans must outlive this object. Errors: unsupported,
+    // invalid_argument (a target is too large for a table).
     Result<void> begin(std::span<const ColumnPlan> plans, std::uint64_t part_bytes);
-    // A table that has these targets, and nothing else yet.
+    // Starts a table with these targets and nothing else.
     void clear();
 
     struct Outcome {
         enum class What { added, not_found, out_of_range, not_located };
         What what = What::added;
-        std::size_t plan = 0;  // which failed, at which sequence
+        std::size_t plan = 0;  // the failed plan, at this sequence
         std::size_t sequence = 0;
     };
-    // The layout's sequences [begin, end), for which the table has room if it has alike targets.
-    // `locate.lies(i, from)` is where the device reads of sequence i, 0 where it cannot;
-    // `locate(i, from, bytes)` brings it to where it can, 0: it failed. `locate.add(bytes)` counts
-    // them.
+    // Adds the layout's sequences [begin, end); with alike targets the table must have room for
+    // them. `locate.lies(i, from)` is the device address of bytes of sequence i, 0 if there is
+    // none; `locate(i, from, bytes)` makes one, 0: it failed. `locate.add(bytes)` counts them.
     template <class Locate>
     Outcome add(std::size_t begin, std::size_t end, Locate& locate);
 
   private:
-    // How many rows a part has at most, and a tile, or a sequence: few are of more parts than four
-    // times as many as one has on average, for a table has as many parts of each.
+    // The most rows of a part, and of a tile or a sequence. All of these have equally many parts in
+    // a table, so a longer one is divided: none has more than four times the average number.
     struct RowLimits {
         std::uint32_t of_part;
         std::uint32_t of_all;
@@ -58,19 +57,20 @@ class TileWriter {
         std::uint32_t rows;  // the upper part of GatherTile::rows
         RowLimits copied;
         RowLimits filled;
-        std::vector<Known> known;  // the last few of its values
+        std::vector<Known> known;  // its last few values
     };
     Result<void> add_target(const ColumnPlan& plan, std::size_t number, std::uint64_t part_bytes);
     static RowLimits limits_of(const ColumnPlan& plan, std::uint64_t of_part);
     void limit_alike();
-    // The bits of the target's padding, where most sequences can be said once for it and others.
+    // The bits of the target's padding, if most sequences can share one entry for it and other
+    // targets.
     static std::optional<std::uint64_t> alike_pad(const ColumnPlan& plan);
-    // Those up to the first that needs tiles of its own.
+    // Adds the sequences up to the first that needs tiles of its own.
     template <class Locate>
     std::size_t add_alike(std::size_t begin, std::size_t end, Locate& locate);
     template <class Locate>
     Outcome add_runs(Target& target, std::size_t i, Locate& locate);
-    // Where the next so many tiles go.
+    // Memory for this many more tiles.
     device::GatherTile* room_for(std::size_t tiles) {
         if (table_->tiles.size() - table_->tile_count < tiles) [[unlikely]]
             table_->tiles.resize(2 * (table_->tile_count + tiles));
@@ -81,7 +81,7 @@ class TileWriter {
     static std::uint32_t parts_of(std::uint64_t rows, RowLimits limits) {
         return static_cast<std::uint32_t>((rows + limits.of_part - 1) / limits.of_part);
     }
-    // The number of a value in the table; nothing: it is out of range.
+    // The number of a value in the table; empty: it is out of range.
     std::optional<std::uint64_t> value_number(Target& target, double value);
 
     device::TileTable* table_;
@@ -140,7 +140,7 @@ template <class Locate>
 std::size_t TileWriter::add_alike(std::size_t begin, std::size_t end, Locate& locate) {
     device::TileTable& table = *table_;
     const std::size_t others = table.alike - 1;
-    // The state of a loop of some nanoseconds a sequence, kept where its stores cannot change it.
+    // Copies for a loop of some nanoseconds per sequence: none of its stores can change them.
     device::GatherSequence* to = table.sequences() + table.sequence_count;
     std::int32_t* aheads = table.aheads() + table.sequence_count * others;
     const Target* targets = targets_.data();

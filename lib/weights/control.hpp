@@ -1,18 +1,18 @@
 #pragma once
 // The control memory of one publisher: a memfd that subscribers get when they attach. Every page
-// has one writer, the bells excepted; a process maps only its own pages writable.
+// has one writer, the bells excepted; a process maps only those pages writable that it writes.
 //
-//   header page       publisher, before anyone sees it; then read-only
-//   publisher page    publisher: the publication, and the part in each slot
+//   header page       publisher, before it is passed on; then read-only
+//   publisher page    publisher: its versions, and the part in each slot
 //   admission pages   publisher: one line a subscriber
 //   refusals page     publisher: why engines without a seat take no version
 //   ranks page        of rank 0: all ranks, for the commit that they decide together
-//   bell page         everyone; a lie in it costs a spurious or a late wake-up (<= 100 ms)
+//   bell page         every process; a wrong word costs a spurious or a late wake-up (<= 100 ms)
 //   subscriber pages  one page each: its acknowledgements
 //
-// A *part number* counts parts filled since the publisher came. A *publication* is one passage of a
-// version through the slots, counted from 1: a version that is sent again is another publication.
-// Life is proven by byte locks on this memfd (lib/shm/liveness.hpp).
+// A *part number* counts parts filled since the publisher started. A *publication* is one passage
+// of a version through the slots, counted from 1: a version that is sent again is another
+// publication. Life is proven by byte locks on this memfd (lib/shm/liveness.hpp).
 
 #include <atomic>
 
@@ -27,7 +27,7 @@ inline constexpr std::uint64_t control_magic = 0x314c544357'4c4c52;  // "RLLWCTL
 inline constexpr std::uint32_t control_abi = 2;
 inline constexpr std::uint32_t subscribers_limit = 256;
 inline constexpr std::uint32_t ranks_limit = 256;
-// A publisher makes new slots where it must set old ones aside: up to so many in all.
+// A publisher makes new slots if it must set old ones aside: up to this many in all.
 inline constexpr std::uint32_t slots_limit = 2 * slots_max;
 
 struct ControlHeader {
@@ -57,7 +57,7 @@ struct PublicationLine {
     std::atomic<std::uint64_t> first_part_number;
     std::atomic<std::uint32_t> outcome;
     std::atomic<std::uint32_t> put;  // 1: all parts are on their way
-    SharedText<416> why;             // it was aborted
+    SharedText<416> why;             // if it was aborted
 };
 static_assert(sizeof(PublicationLine) == 448);
 inline constexpr std::uint64_t publications_kept = 4;
@@ -73,7 +73,7 @@ inline constexpr std::uint64_t parts_kept = std::uint64_t{2} * slots_limit;
 
 struct PublisherPage {
     std::atomic<std::uint64_t> filled;  // parts below this number are complete in their slots
-    std::atomic<std::uint32_t> closed;  // 1: it went in good order
+    std::atomic<std::uint32_t> closed;  // 1: it ended in good order
     std::uint8_t reserved0[52];
     std::atomic<std::int64_t> committed;     // version; -1: none
     std::atomic<std::uint64_t> publication;  // the last one begun; 0: none
@@ -89,17 +89,17 @@ struct PublisherPage {
 };
 static_assert(sizeof(PublisherPage) <= page_bytes);
 
-// The publisher's words to and about one subscriber.
+// The publisher's words for one subscriber.
 struct AdmissionLine {
-    std::atomic<std::uint64_t> epoch;  // of the subscriber in the seat; 0: free
+    std::atomic<std::uint64_t> epoch;  // of the seat's holder; 0: free
     std::atomic<std::uint64_t> reads;  // the latest publication that it must read; 0: none
     std::uint8_t reserved[48];
 };
 static_assert(sizeof(AdmissionLine) == line_bytes);
 
-// An engine that cannot take versions and has no seat to say so from.
+// An engine that cannot take versions, and has no seat.
 struct RefusalLine {
-    SharedText<32> name;  // empty: no engine refused
+    SharedText<32> name;  // empty: no refusal
     std::atomic<std::uint32_t> pid;
     std::uint32_t reserved;
     SharedText<984> why;
@@ -111,26 +111,25 @@ struct RefusalsPage {
 };
 static_assert(sizeof(RefusalsPage) <= page_bytes);
 
-// One rank's line is written by that rank, `decision` by the first rank that changes it.
+// Each rank writes its own line; the first process to decide writes `decision`.
 struct RanksPage {
     // version * 4 + Outcome of the last version that was decided.
     std::atomic<std::int64_t> decision;
     std::uint8_t reserved[56];
     struct alignas(line_bytes) Rank {
         std::atomic<std::int64_t> staged;   // its vote: a version; -1: none. Counts while it lives
-        std::atomic<std::uint32_t> joined;  // 1: it has been here
+        std::atomic<std::uint32_t> joined;  // 1: it has attached
     };
     Rank ranks[ranks_limit];
 };
 static_assert(sizeof(RanksPage) == line_bytes * (1 + ranks_limit));
 
 struct SubscriberPage {
-    std::atomic<std::uint64_t> epoch;      // set when all below is valid for it
+    std::atomic<std::uint64_t> epoch;      // set when the words below are valid for it
     std::atomic<std::uint64_t> read_done;  // parts below this number are read, by the device too
-    std::atomic<std::uint64_t>
-        publications_read;                // nothing is read any more of publications up to here
-    std::atomic<std::uint64_t> staged;    // the last publication that it holds whole
-    std::atomic<std::uint64_t> rejected;  // the last publication that it could not take
+    std::atomic<std::uint64_t> publications_read;  // publications up to here are no longer read
+    std::atomic<std::uint64_t> staged;             // the last publication that it has completely
+    std::atomic<std::uint64_t> rejected;           // the last publication that it could not take
     std::atomic<std::int64_t> staged_version;
     std::atomic<std::int64_t> live_version;
     std::atomic<std::uint32_t> state;  // a SubscriberState
@@ -160,7 +159,7 @@ struct ControlOffsets {
         return round_up(sizeof(RanksPage), page_bytes);
     }
     [[nodiscard]] constexpr std::uint64_t bells() const { return ranks_page() + ranks_bytes(); }
-    // Of the publisher, of the subscribers, of the other ranks.
+    // For the publisher, the subscribers, and the other ranks.
     [[nodiscard]] constexpr std::uint64_t bells_bytes() const {
         return round_up((1 + std::uint64_t{subscribers_max} + ranks) * sizeof(Bell), page_bytes);
     }

@@ -1,5 +1,5 @@
 #pragma once
-// Control memory as one process maps it: only its own pages are writable.
+// Control memory as one process maps it: writable only where it writes.
 
 #include <cstdint>
 #include <optional>
@@ -9,20 +9,20 @@
 
 namespace rollring::weights {
 
-// As its publisher has it.
+// The control memory as its publisher has it.
 class OwnControl {
   public:
     static Result<OwnControl> make(const ControlHeader& facts);
 
     [[nodiscard]] const Sealed& memory() const { return memory_; }
-    // For Publication alone.
+    // Used by Publication alone.
     [[nodiscard]] PublisherPage& publisher_to_write() const {
         return front_.at<PublisherPage>(offsets_.publisher());
     }
     [[nodiscard]] AdmissionLine& admission(std::uint32_t seat) const {
         return front_.at<AdmissionLine>(offsets_.admission(seat));
     }
-    // For Refusals alone.
+    // Used by Refusals alone.
     [[nodiscard]] RefusalsPage& refusals() const {
         return front_.at<RefusalsPage>(offsets_.refusals());
     }
@@ -46,14 +46,14 @@ class OwnControl {
     Mapping seats_;
 };
 
-// As anyone else has it.
+// The control memory as every other process has it.
 class PeerControl {
   public:
     // Checks every field of the header before it is used.
     static Result<PeerControl> accept(Fd fd, std::uint64_t control_bytes);
 
-    // The pages that this process writes: a subscriber its page, a rank the ranks page; both the
-    // bells.
+    // Map the pages that this process writes: a subscriber its page, a rank the ranks page; both
+    // the bells.
     Result<void> take_seat(std::uint32_t seat);
     Result<void> take_rank();
 
@@ -85,7 +85,7 @@ class PeerControl {
     Mapping own_;
 };
 
-// A consistent copy of a publication's line; empty if it is of another publication by now.
+// A consistent copy of a publication's line; empty if the line has another publication by now.
 struct PublicationView {
     std::int64_t version;
     std::uint64_t first_part_number;

@@ -77,7 +77,7 @@ Result<void> send_message(int socket, const Message& message, std::span<const in
         std::memcpy(CMSG_DATA(rights), fds.data(), fds.size_bytes());
     }
     for (;;) {
-        // A peer that does not read has its one buffer full: that is its own affair.
+        // If the buffer is full, the peer does not read its messages: an error, and no wait.
         if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return {};
         if (errno == EINTR) continue;
         if (errno == EPIPE || errno == ECONNRESET) {
@@ -148,7 +148,7 @@ Result<void> check_peer(int socket) {
 
 Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
     for (const Deadline deadline = Deadline::after_ms(2000);;) {
-        // The last publisher removes the directory, and that may happen again and again.
+        // The last listener removes the directory, and other processes may do so repeatedly.
         if (deadline.passed()) {
             return failed(Errc::timed_out, 0,
                           fmt::format("{} is removed repeatedly while this process tries to listen "
@@ -184,7 +184,7 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
                 Errc::busy, 0,
                 fmt::format("ring {} already has a live publisher of rank {}", ring, rank));
         }
-        // Only a name that refuses is proven to be a dead one's.
+        // Only a name that refuses connections is proven dead.
         if (answer != ECONNREFUSED && answer != ENOENT) {
             return failed(Errc::system, answer,
                           fmt::format("cannot determine whether rank {} of ring {} has a publisher",
@@ -194,7 +194,7 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
         const int bound =
             bind(made.socket_.get(), reinterpret_cast<const sockaddr*>(&*address), sizeof *address);
         const int error = errno;
-        if (bound != 0 && error == ENOENT) continue;  // the directory was removed under us
+        if (bound != 0 && error == ENOENT) continue;  // the directory was removed meanwhile
         made.bound_ = bound == 0;
         if (made.bound_) made.inode_ = made.named_inode().value_or(0);
         if (bound != 0 || fchmodat(made.directory_.get(), made.file_.c_str(), 0600, 0) != 0 ||
@@ -208,10 +208,10 @@ Result<Listener> Listener::open(std::string_view ring, std::uint32_t rank) {
 
 Listener::~Listener() {
     if (!directory_ || (bound_ && !socket_)) return;  // in a forked child the name is its parent's
-    // Needs no lock: no process replaces a name whose socket lives, and one that finds the
+    // Needs no lock: no process replaces a name whose socket lives, and a process that finds the
     // directory gone makes it again.
     if (bound_ && linked()) unlinkat(directory_.get(), file_.c_str(), 0);
-    rmdir(channel::directory_path().c_str());  // the last one out; refused while others are in
+    rmdir(channel::directory_path().c_str());  // fails while other names are in it
 }
 
 std::optional<ino_t> Listener::named_inode() const {

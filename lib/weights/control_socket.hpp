@@ -1,7 +1,7 @@
 #pragma once
-// The control socket of a publisher: where subscribers meet it, once each. A SOCK_SEQPACKET socket
+// The control socket of a publisher: each subscriber connects to it once. A SOCK_SEQPACKET socket
 // /dev/shm/rollring-weights.<uid>/<ring>@<rank>, 0600 in a directory 0700: a process that can see
-// the ring can see the socket, in any container. Carries descriptors; nothing is unpickled.
+// the ring can see the socket, in any container. It carries descriptors; nothing is unpickled.
 
 #include <sys/types.h>
 
@@ -71,7 +71,7 @@ struct Message {
 };
 static_assert(std::is_trivially_copyable_v<Message>);
 static_assert(sizeof(Message) == 3712);
-static_assert(std::has_unique_object_representations_v<Message>);  // no padding goes out
+static_assert(std::has_unique_object_representations_v<Message>);  // no padding is sent
 
 Message make_message(MessageKind kind);
 void set_text(Message& message, std::string_view text);
@@ -90,26 +90,26 @@ struct Received {
 // One message, checked for form; timed_out, peer_gone (closed), bad_manifest (not ours).
 Result<Received> receive_message(int socket, Deadline deadline);
 
-// the uid of the peer; permission_denied if it is not ours.
+// Checks the peer's uid; permission_denied if it is not ours.
 Result<void> check_peer(int socket);
 
-// A listening socket under its name; the name goes with it.
+// A listening socket and its name, which end together.
 class Listener {
   public:
-    // busy while a live publisher has the name. A dead one's leftover is replaced.
+    // busy while a live publisher has the name. The leftover of a dead one is replaced.
     static Result<Listener> open(std::string_view ring, std::uint32_t rank);
     Listener(Listener&&) noexcept = default;
     Listener& operator=(Listener&&) = delete;
     ~Listener();
 
     [[nodiscard]] int fd() const { return socket_.get(); }
-    // not_found once the name was removed, or has become another publisher's. A look that fails
-    // proves nothing.
+    // not_found once the name was removed, or is another publisher's. A failed check proves
+    // nothing.
     [[nodiscard]] Result<void> check() const;
 
   private:
     Listener() = default;
-    // The inode that has the name now: nothing if none has, ours if the look fails.
+    // The inode that has the name now: empty if there is none, ours if the check fails.
     [[nodiscard]] std::optional<ino_t> named_inode() const;
     [[nodiscard]] bool linked() const;
     [[nodiscard]] std::string path() const;
@@ -120,10 +120,10 @@ class Listener {
     bool bound_ = false;  // the name is ours
 };
 
-// not_found if no publisher listens there.
+// not_found if no process listens there.
 Result<Fd> connect_to(std::string_view ring, std::uint32_t rank);
 
-// Between two attempts to connect to a peer that is not there yet.
+// Pauses before the next attempt to reach a process that is not there yet.
 void nap();
 
 }  // namespace rollring::weights

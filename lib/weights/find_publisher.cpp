@@ -49,7 +49,7 @@ Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOpti
     for (const std::uint32_t rank : ranks) {
         auto socket = connect_to(ring, rank);
         if (!socket) continue;
-        // A stopped one is not to keep us from the others.
+        // A stopped publisher must not keep us from the others.
         Patience brief({std::min(patience.deadline().at_ns, Deadline::after_ms(200).at_ns)});
         const auto welcome = greet(socket->get(), MessageKind::hello_observer, link, options.name,
                                    ranks.size() == 1 ? patience : brief);

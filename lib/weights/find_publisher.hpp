@@ -1,5 +1,5 @@
 #pragma once
-// Which of a ring's publishers a subscriber belongs to.
+// Finds the publisher of a ring that a subscriber belongs to.
 
 #include <cstdint>
 #include <string>
@@ -14,17 +14,17 @@
 
 namespace rollring::weights {
 
-// By options.rank; else the one on the same GPU; else the only one, where there is one rank only.
-// not_found: the right one may be about to come. Asked as an onlooker: no publisher takes it for an
-// engine that arrives.
+// By options.rank; otherwise the one on the same GPU; otherwise the only one, if there is one rank
+// only. not_found: the right one may be about to come. Asks as an observer, so that no publisher
+// takes it for an engine that attaches.
 Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOptions& options,
                                      const RingLink& link, const device::Gpus& gpus,
                                      Patience& patience);
 
-// Of a rank that is taken, for an error: ": 'trainer' (pid 7); ...", and the next step.
+// For the error about a taken rank: ": 'trainer' (pid 7); ...", and the next step.
 std::string who_publishes(std::string_view ring, std::uint32_t rank, const RingLink& link);
 
-// Whether the publisher that welcomes us is on the same GPU.
+// Whether the publisher of this welcome is on the same GPU.
 bool is_on_gpu(const Message& welcome, Device device, const device::Gpus& gpus);
 
 }  // namespace rollring::weights

@@ -48,7 +48,7 @@ Result<Received> Patience::receive(int socket) {
 
 namespace {
 
-// U+D800 to U+DFFF, written out: no UTF-8, so that others could not print the name.
+// U+D800 to U+DFFF, encoded: this is not UTF-8, so other software could not print the name.
 bool has_half_pair(std::string_view text) {
     return std::ranges::adjacent_find(text, [](unsigned char first, unsigned char second) {
                return first == 0xed && second >= 0xa0;
@@ -104,7 +104,7 @@ Result<void> tell_refusal(int socket, const RingLink& link, std::string_view nam
     std::memcpy(message.name, name.data(), std::min<std::size_t>(name.size(), 31));
     set_text(message, why);
     if (auto sent = send_message(socket, message); !sent) return sent;
-    // A publisher that is stopped hears it later.
+    // A stopped publisher receives it later.
     Patience patience(Deadline::after_ms(500));
     static_cast<void>(patience.receive(socket));
     return {};

@@ -1,6 +1,6 @@
 #pragma once
-// How an end of the channel comes to the other: its name, the wait, the first words on a
-// connection, and the reason of an engine that does not stay.
+// The first contact of the two ends of a channel: names, waits, the first messages on a connection,
+// and the reason of an engine that does not stay.
 
 #include <functional>
 #include <string_view>
@@ -13,22 +13,21 @@
 
 namespace rollring::weights {
 
-// How long an engine that attaches waits for others: to its deadline, or until its caller has had
-// enough of it.
+// The wait of an engine that attaches: it ends at the deadline, or when the caller ends it.
 class Patience {
   public:
-    // `keep_waiting`, where there is one, outlives this, and is asked between pieces of a wait.
+    // `keep_waiting`, if given, must outlive this object; it is asked between the pieces of a wait.
     explicit Patience(Deadline deadline, const std::function<bool()>* keep_waiting = nullptr)
         : deadline_(deadline), keep_waiting_(keep_waiting) {}
 
     [[nodiscard]] Deadline deadline() const { return deadline_; }
-    // For one piece of a wait; over() is asked after it.
+    // The deadline of one piece of a wait; call over() after it.
     [[nodiscard]] Deadline piece() const;
-    // The deadline has passed, or the caller does not wait on.
+    // Whether the deadline has passed, or the caller ends the wait.
     bool over();
-    // Extends the deadline by the time that this process has worked itself.
+    // This process itself has worked for this long, which does not count as waiting for others.
     void extend(std::int64_t worked_ns);
-    // As receive_message, in pieces.
+    // As receive_message(), in pieces.
     Result<Received> receive(int socket);
 
   private:
@@ -40,19 +39,19 @@ class Patience {
 
 inline constexpr std::size_t end_name_bytes_max = 31;
 
-// The name of either end; `what`: a publisher or a subscriber. invalid_argument.
+// Checks the name of either end; `what`: a publisher or a subscriber. invalid_argument.
 Result<void> check_end_name(std::string_view what, std::string_view name);
 
-// Says hello and hears the welcome, with two descriptors at least; a refusal is the error that it
-// names.
+// Says hello and receives the welcome, with two descriptors at least; a refusal becomes the error
+// that it names.
 Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,
                        Patience& patience);
 
-// The manifest that a welcome brings; bad_manifest.
+// The manifest of a welcome; bad_manifest.
 Result<Manifest> manifest_of(Received& welcome);
 
-// Leaves with a publisher why an engine without a seat takes no version: on a connection that is
-// new, or whose engine was welcomed and could not go on.
+// Tells a publisher why an engine without a seat takes no version: on a new connection, or on one
+// whose engine was welcomed and could not continue.
 Result<void> tell_refusal(int socket, const RingLink& link, std::string_view name,
                           std::string_view why);
 

@@ -11,7 +11,7 @@
 namespace rollring::weights {
 namespace {
 
-// Where the tables are: follows from the counts alone.
+// The offsets of the tables, which follow from the counts alone.
 struct Offsets {
     std::uint64_t tensors, dims, pieces, parts, text, end;
 
@@ -171,7 +171,7 @@ class Reader {
         return {};
     }
 
-    // Pieces of a part lie behind each other; pieces of a tensor cover it, in order.
+    // Pieces of a part follow each other; pieces of a tensor cover it, in order.
     Step pieces() {
         Packing& packing = made_.packing;
         packing.pieces.reserve(header_.pieces);

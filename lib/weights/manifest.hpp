@@ -1,6 +1,6 @@
 #pragma once
 // The manifest: names, dtypes, shapes and offsets of all tensors, as bytes in a memfd whose
-// contents are sealed before anyone sees it. Written once per publisher; a version changes nothing
+// contents are sealed before it is passed on. Written once per publisher; a version changes nothing
 // in it.
 //
 //   header | tensors[] | dims i64[] | pieces[] | parts[] | text
@@ -20,7 +20,7 @@ namespace rollring::weights {
 
 inline constexpr std::uint64_t manifest_magic = 0x3153544847574c52;  // "RLWGHTS1"
 inline constexpr std::uint32_t manifest_abi = 1;
-inline constexpr std::uint32_t slots_max = 16;  // that a publisher can ask for
+inline constexpr std::uint32_t slots_max = 16;  // the most that a publisher can ask for
 
 struct ManifestHeader {
     std::uint64_t magic;
@@ -90,7 +90,7 @@ struct Manifest {
 // Bytes of a manifest; sets its hash.
 std::vector<std::byte> write_manifest(Manifest& manifest);
 
-// Takes any bytes: checks every field, or bad_manifest with the field. `bytes` must not change
+// Accepts any bytes: checks every field; bad_manifest names the field. `bytes` must not change
 // meanwhile (sealed).
 Result<Manifest> read_manifest(std::span<const std::byte> bytes);
 

@@ -73,7 +73,7 @@ std::uint64_t reach_bytes(const WeightTensor& tensor, std::uint64_t elements) {
 
 namespace {
 
-// Deals tensors out to parts.
+// Distributes tensors over parts.
 class Dealer {
   public:
     Dealer(Packing& packing, std::uint64_t capacity_bytes)
@@ -91,7 +91,7 @@ class Dealer {
     }
 
   private:
-    // All of it if a slot holds it; else whole rows if a slot holds one.
+    // The whole tensor if it fits into a slot; otherwise whole rows if one fits.
     [[nodiscard]] std::uint64_t elements_at_once(const PackedTensor& tensor) const {
         const std::uint64_t fits = capacity_bytes_ / tensor.dtype.bytes();
         if (tensor.elements <= fits || tensor.shape.empty())

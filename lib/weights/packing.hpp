@@ -1,6 +1,6 @@
 #pragma once
-// How a set of tensors lies in slots: which piece of which tensor goes where in which part. Worked
-// out once, by the publisher; subscribers get it in the manifest.
+// The layout of a set of tensors in slots: part and offset of each piece of each tensor. The
+// publisher computes it once; subscribers get it in the manifest.
 
 #include <cstdint>
 #include <span>
@@ -30,8 +30,8 @@ struct PackedTensor {
     std::vector<std::int64_t> shape;
     std::uint64_t elements = 0;
     std::uint32_t first_piece = 0;
-    std::uint32_t pieces = 0;   // none if it has no element, or is tied
-    std::int64_t tied_to = -1;  // index of an earlier tensor whose bytes these are
+    std::uint32_t pieces = 0;   // none if it has no elements, or is tied
+    std::int64_t tied_to = -1;  // index of an earlier tensor with the same bytes
 
     [[nodiscard]] std::uint64_t bytes() const { return elements * dtype.bytes(); }
 };
@@ -61,11 +61,11 @@ struct Packing {
 Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_t slot_bytes);
 
 // The copies of one part between its slot and the caller's tensors; `data` of a tensor may be null
-// where only pack_one will be called.
+// if only pack_one will be called.
 std::vector<CopyJob> pack_jobs(const Packing& packing, const Part& part,
                                std::span<const WeightTensor> tensors);
 
-// Drops dimensions of one and joins those that lie behind each other. Empty: contiguous.
+// Drops dimensions of one, and joins adjacent ones. Empty: contiguous.
 struct Strided {
     std::vector<std::int64_t> shape;
     std::vector<std::int64_t> strides;
@@ -81,7 +81,7 @@ Result<void> check_tensor(const WeightTensor& tensor);
 // Bytes from `data` to the end of the element furthest from it.
 std::uint64_t reach_bytes(const WeightTensor& tensor, std::uint64_t elements);
 
-// Elements of a shape; unsupported or invalid_argument, with the tensor's name, if it is invalid.
+// Elements of a shape; unsupported or invalid_argument, naming the tensor, if the shape is invalid.
 Result<std::uint64_t> count_elements(const WeightTensor& tensor);
 
 }  // namespace rollring::weights

@@ -1,8 +1,9 @@
 #pragma once
-// A publisher's words about its versions. Every write to the publisher page is here; others read.
+// A publisher's words about its versions. Every write to the publisher page is here; other
+// processes only read it.
 //
-// One version is open at a time. Its parts are numbered on from those of the one before it, also
-// where that one was given up half-way.
+// One version is open at a time. Part numbers continue from version to version, even if one was
+// aborted half-way.
 
 #include <atomic>
 #include <cstdint>
@@ -20,15 +21,15 @@ class Publication {
     explicit Publication(const OwnControl& control) : page_(&control.publisher_to_write()) {}
 
     // --- for the thread that publishes ---
-    // Opens the next publication, of `parts` parts.
+    // Opens the next publication, with this many parts.
     void begin(std::int64_t version, std::uint64_t parts);
-    // Says which slot the next part will be in; returns the number of that part.
+    // Assigns this slot to the next part; returns the part's number.
     std::uint64_t place_part(std::uint32_t part, std::uint32_t slot);
     // All parts are on their way.
     void all_put();
     void commit();
     void abort(std::string_view why);
-    // A predecessor has committed it.
+    // For a version that a predecessor has committed.
     void resume(std::int64_t version);
     // A committed version was sent again.
     void end_resent() { close(Outcome::committed, ""); }
@@ -43,7 +44,7 @@ class Publication {
     [[nodiscard]] std::uint64_t next_part_number() const { return next_part_number_; }
     [[nodiscard]] bool is_all_put() const { return all_put_; }
     [[nodiscard]] bool is_filled() const { return observe(page_->filled) >= end_part_number_; }
-    // When the last part was filled that is by now.
+    // When the part was filled that was filled last.
     [[nodiscard]] std::int64_t filled_ns() const { return filled_ns_; }
     [[nodiscard]] std::int64_t ranks_id() const { return observe(page_->ranks_id); }
     [[nodiscard]] std::uint64_t handles_passed() const { return observe(page_->handles_passed); }

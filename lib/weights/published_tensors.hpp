@@ -1,5 +1,5 @@
 #pragma once
-// The tensors that a publisher sends, and those of them that are tied.
+// The tensors that a publisher sends, and the tied ones among them.
 
 #include <cstdint>
 #include <memory>
@@ -16,8 +16,8 @@
 
 namespace rollring::weights {
 
-// The tensors of a publisher: where they lie, which piece of them goes where, and the manifest that
-// tells it to subscribers. Nothing of it changes from version to version.
+// The tensors of a publisher: their addresses, the layout of their pieces, and the manifest that
+// describes them to subscribers. None of it changes from version to version.
 class PublishedTensors {
   public:
     // invalid_argument or unsupported, naming the tensor.
@@ -26,25 +26,25 @@ class PublishedTensors {
     PublishedTensors(PublishedTensors&&) = default;
     PublishedTensors& operator=(PublishedTensors&&) = delete;
 
-    // Whether all tensors from this piece on have one.
+    // Checks that all tensors from this piece on have an address.
     Result<void> check_has_addresses(std::uint32_t first_piece) const;
-    // The copies of each part, compiled, which the mover can do from where the tensors lie; none if
-    // parts are handed on.
+    // The compiled copies of each part that the mover can run from the tensors' own addresses; none
+    // if parts are handed on.
     Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover,
                                                                    bool handed_on);
     // Writes the manifest.
     Result<void> describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots, bool checksums);
 
-    // Whether the memory is there that these pieces are read from; already_released, naming the
-    // tensor. With `source` they are of one tensor, which lies there.
+    // Whether the memory of these pieces exists; already_released, naming the tensor. With `source`
+    // they are of one tensor, which is there.
     Result<void> check_memory(device::Mover& mover, std::uint32_t first_piece, std::uint32_t end,
                               const void* source) const;
 
     [[nodiscard]] const Packing& packing() const { return manifest_.packing; }
-    // In its slot, with checksums.
+    // A part's bytes in its slot, with checksums.
     [[nodiscard]] std::uint64_t bytes_of(const Part& part) const;
     [[nodiscard]] bool has_payload() const { return !packing().parts.empty(); }
-    // Where each slot has its checksums; empty: there are none.
+    // The offset of the checksums in each slot; empty: there are none.
     [[nodiscard]] std::optional<std::uint64_t> sums_offset() const {
         if (!manifest_.checksums) return {};
         return packing().sums_offset;
@@ -52,7 +52,7 @@ class PublishedTensors {
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     [[nodiscard]] const Sealed& manifest_memory() const { return manifest_memory_; }
     [[nodiscard]] const void* address(std::uint32_t tensor) const { return tensors_[tensor].data; }
-    // By name; invalid_argument.
+    // The index of this name; invalid_argument.
     [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
 
   private:
@@ -66,18 +66,18 @@ class PublishedTensors {
     Sealed manifest_memory_;
 };
 
-// From where the tensors of the open version were put, for those that are tied: these go with their
-// owner, and other values of their own would never be sent.
+// The addresses from which the tensors of the open version were put, for the tied ones: these are
+// sent with their owner, so values of their own would never be sent.
 class TiedPuts {
   public:
     explicit TiedPuts(const PublishedTensors& tensors) : tensors_(&tensors) {}
 
     void start() { from_.clear(); }
-    // `source` null: from where it lies.
+    // `source` null: from its own address.
     void note(std::uint32_t tensor, const void* source) {
         from_[tensor] = source == nullptr ? tensors_->address(tensor) : source;
     }
-    // Of a tied tensor; invalid_argument, naming both, if its owner came from elsewhere.
+    // Checks a tied tensor; invalid_argument, naming both, if its owner was put from elsewhere.
     [[nodiscard]] Result<void> check(std::uint32_t tensor, const void* source) const;
 
   private:

@@ -1,4 +1,4 @@
-// The public face of a publisher, over PublisherImpl.
+// The public interface of a publisher, over PublisherImpl.
 
 #include <fmt/format.h>
 
@@ -23,7 +23,7 @@ Publisher& Publisher::operator=(Publisher&& other) noexcept {
     return *this;
 }
 Publisher::~Publisher() {
-    // Memory that the device or others may still touch is leaked rather than freed under them.
+    // Memory that the device or another process may still touch is leaked, rather than freed.
     if (impl_ && !impl_->shut_down()) [[maybe_unused]]
         auto* leaked = impl_.release();
 }
@@ -114,7 +114,7 @@ bool Transaction::mine() const {
            impl_->publication().number() == publication_;
 }
 
-// Asked here alone: PublisherImpl's steps of a version rely on it.
+// The only check: PublisherImpl's steps of a version rely on it.
 Result<void> Transaction::check_open() const {
     if (mine()) return impl_->check_process();
     return refused(
@@ -151,7 +151,7 @@ Result<void> Transaction::publish() {
 Result<CommitReport> Transaction::commit(Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
     auto report = impl_->commit(deadline);
-    if (report) impl_ = nullptr;  // over: the publisher may go before this object does
+    if (report) impl_ = nullptr;  // over: the publisher may end before this object
     return report;
 }
 

@@ -142,7 +142,7 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
 
 Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     if (options_.slots == 0) options_.slots = packing().parts.size() > 1 ? 4 : 2;
-    // The name first: of two publishers of a rank, one makes slots.
+    // The name first: of two publishers of one rank, only one makes slots.
     auto listener = listen_at(ring_name_, options_.rank, link_);
     if (!listener) return std::unexpected(listener.error());
     const auto memory = choose_memory(gpus);
@@ -159,7 +159,7 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
 Result<void> PublisherImpl::open_reception(Listener listener) {
     auto life = LifeLock::take(control_.memory().fd(), LifeByte::publisher());
     if (!life) return std::unexpected(life.error());
-    if (!*life) {  // no other process has this memory: a failure of the system
+    if (!*life) {  // no other process has this memory: a system fault
         return refused(Errc::busy, "another process holds the publisher's life byte");
     }
     life_ = std::move(**life);
@@ -175,7 +175,7 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
     return {};
 }
 
-// True: nothing will call into this object any more, and no process reads its memory.
+// True: no callback into this object is left, and no process reads its memory.
 bool PublisherImpl::shut_down() {
     if (!maker_.is_this()) {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
@@ -185,7 +185,7 @@ bool PublisherImpl::shut_down() {
     publication_.close_channel();
     reception_.reset();
     seats_.ring_all();
-    // A callback of a stream may still be on its way into this object; and a block that others
+    // A stream's callback may still be on its way into this object; and a block that others have
     // opened by its legacy handle must not be freed before they have closed it.
     const auto quiet = [this] {
         if (!seats_.all_filled()) return false;
@@ -211,7 +211,7 @@ Result<void> PublisherImpl::wait_for(std::uint32_t wanted, std::string_view what
 }
 
 Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) {
-    // Software that cleans /dev/shm removes names under their users: no new engine can attach then.
+    // Software that cleans /dev/shm may remove our names: no new engine comes then.
     Result<void> names;
     auto waited = wait_for(count, "had come", deadline, [&] {
         const std::uint32_t now = seats_.joined();
@@ -288,7 +288,7 @@ Result<void> PublisherImpl::resume(std::int64_t version) {
     return {};
 }
 
-// A matter between this rank and its subscribers: no other rank is asked.
+// This concerns only this rank and its subscribers: no other rank is asked.
 bool PublisherImpl::is_again() const {
     return publication_.is_open() && publication_.version() == publication_.committed();
 }
@@ -336,7 +336,7 @@ Result<void> PublisherImpl::put(std::string_view name, const void* source, Deadl
     return filler_->fill_up_to(tensor.first_piece + tensor.pieces, source, deadline, stream);
 }
 
-// Empty: all were put.
+// Empty: all tensors were put.
 std::string_view PublisherImpl::next_tensor() const {
     const std::uint32_t piece = filler_->next_piece();
     if (piece == packing().pieces.size()) return {};
@@ -428,7 +428,7 @@ void PublisherImpl::abort(std::string_view why) {
 }
 
 void PublisherImpl::give_up(std::string_view why) {
-    // In this order: a part that is filled after its version was aborted is not whole.
+    // In this order: a part that is filled after its version was aborted is incomplete.
     publication_.abort(why);
     seats_.close(false);
     filler_->give_up();

@@ -29,14 +29,14 @@ class PublisherImpl {
                                                          std::span<const WeightTensor> tensors,
                                                          const PublisherOptions& options,
                                                          const Gpus& gpus);
-    // Before destruction; false: it must not be destroyed.
+    // Call it before destruction. False: the object must not be destroyed.
     bool shut_down();
     [[nodiscard]] Result<void> check_process() const { return maker_.check("publisher"); }
 
     Result<void> begin(std::int64_t version);
-    Result<void> begin_again();  // the committed one, for those who are behind
+    Result<void> begin_again();  // the committed one, for those that are behind
     Result<void> resume(std::int64_t version);
-    // Steps of the version that is open: their Transaction has asked whether it is.
+    // Steps of the open version: its Transaction has checked that it is open.
     Result<void> put_all(Deadline deadline, Stream stream);
     [[nodiscard]] SlotFiller& filler() { return *filler_; }
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
@@ -45,7 +45,7 @@ class PublisherImpl {
     Result<CommitReport> commit(Deadline deadline);
     void abort(std::string_view why);
     Result<void> expel(const std::string& name);
-    // Until `count` are attached, and until `count` serve the committed version.
+    // Until `count` subscribers are attached, and until `count` serve the committed version.
     Result<void> wait_joined(std::uint32_t count, Deadline deadline);
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
     void interrupt() { seats_.interrupt(); }
@@ -66,7 +66,7 @@ class PublisherImpl {
     Result<void> set_up(const Gpus& gpus);
     Result<void> open_reception(Listener listener);
 
-    // Waits until `count()` reaches the wanted number.
+    // Waits until `count()` reaches `wanted`.
     template <class Count>
     Result<void> wait_for(std::uint32_t wanted, std::string_view what, Deadline deadline,
                           const Count& count);
@@ -98,7 +98,7 @@ class PublisherImpl {
 
     std::int64_t begun_version_ = -1;  // the highest; one that is sent again does not count
     CommitReport report_;              // of the open version
-    bool all_staged_ = false;          // it, and no subscriber is asked again
+    bool all_staged_ = false;          // of the open version: no subscriber is asked again
     std::int64_t begun_ns_ = 0;
     std::int64_t put_done_ns_ = 0;
 };

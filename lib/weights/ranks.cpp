@@ -17,9 +17,9 @@ Result<RanksLink> gone(std::string message) {
     return refused(Errc::peer_gone, std::move(message));
 }
 
-// Takes a rank. A vote of an earlier process of this rank is not ours: it must be gone by the time
-// that we count as alive, and must stay if that process lives. Only the holder of the second byte
-// takes the first, so no other process can between the look and the lock.
+// Takes a rank. The vote of an earlier holder of the rank is not ours: it must be gone by the time
+// that this process counts as alive, and must stay if that holder lives. Only the holder of the
+// second byte takes the first, so no other process can do so between the check and the lock.
 Result<LifeLock> become(const PeerControl& control, std::uint32_t rank) {
     const int fd = control.memory().fd();
     const auto here_already = [&] {

@@ -16,13 +16,13 @@ namespace rollring::weights {
 
 // Rank 0 keeps the ranks page; each rank votes there when all its subscribers have staged, and one
 // word holds the decision: the first swap decides, so that no rank commits a version that another
-// aborts. Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the
+// one aborts. Two-phase commit after Gray, "Notes on data base operating systems", 1978, with the
 // coordinator's log in shared memory.
 class RanksLink {
   public:
-    // Rank 0 on its own page.
+    // For rank 0, on its own page.
     explicit RanksLink(const OwnControl& own);
-    // A rank as it introduces itself.
+    // A rank's introduction.
     struct Self {
         std::uint32_t rank;
         std::uint32_t ranks;
@@ -37,16 +37,16 @@ class RanksLink {
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
     // Decides unless it is decided; returns the decision.
     Outcome decide(std::int64_t version, Outcome outcome) const;
-    // Ranks whose vote for just this version is missing, by number, with the version that they are
-    // at; a dead one's vote is none. For rank 0.
+    // The ranks whose vote for exactly this version is missing, by number, with their present
+    // version; the vote of a dead rank does not count. For rank 0.
     [[nodiscard]] std::string missing(std::int64_t version) const;
-    // A rank that is at a later version, and so never votes for this one; for rank 0.
+    // A rank that has a later version, and so never votes for this one; for rank 0.
     [[nodiscard]] std::optional<std::uint32_t> ahead(std::int64_t version) const;
     // The version that rank 0 has begun last; -1: none, or unknown. For any other rank.
     [[nodiscard]] std::int64_t version_of_rank_0() const;
-    // Ranks that were here and are proven dead, by number; for rank 0.
+    // The ranks that were connected and are proven dead, by number; for rank 0.
     [[nodiscard]] std::string dead() const;
-    // Stamps a commit: the same for all ranks of now.
+    // Stamps a commit: the same for all present ranks.
     [[nodiscard]] std::int64_t id() const;
     // False if rank 0 is proven dead or closed.
     [[nodiscard]] bool alive() const;
@@ -69,17 +69,18 @@ class RanksLink {
     std::uint32_t rank_ = 0;
 };
 
-// The say of the other ranks about a version of this one; where there is one rank, none.
+// The other ranks' part in the decision about a version of this one; with one rank there is none.
 class Ranks {
   public:
-    // All that it is given outlives it.
+    // All arguments must outlive this object.
     Ranks(std::string ring, const RanksLink::Self& self, const OwnControl& control, Seats& seats,
           Publication& publication);
 
-    // This rank has the version staged: waits until it is committed, by all. timed_out (may be
-    // called again), peer_gone, aborted.
+    // This rank has the version staged: waits until all ranks have committed it. timed_out (can be
+    // retried), peer_gone, aborted.
     Result<void> decide(Deadline deadline);
-    // This rank wants to abort the version. False: the others have committed it, and so does it.
+    // This rank wants to abort the version. False: the others have committed it, so this rank must
+    // do so, too.
     bool may_abort();
 
   private:

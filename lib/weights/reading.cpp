@@ -11,14 +11,14 @@ void Reading::start(std::uint64_t first_part_number) {
     store_release(own_->read_done, first_part_number);
 }
 
-// Under the mutex.
+// Requires the mutex.
 void Reading::say_what_is_left() {
     if (being_read_ == 0 && left_publications_ > peek(own_->publications_read)) {
         store_release(own_->publications_read, left_publications_);
     }
 }
 
-// On a thread of the driver, or inside finish_part.
+// Runs on a thread of the driver, or inside finish_part.
 void Reading::part_reached(void* context) {
     const Part part = *static_cast<Part*>(context);
     Reading& self = *part.self;

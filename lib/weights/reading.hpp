@@ -1,6 +1,5 @@
 #pragma once
-// A subscriber's pending reads of the publisher's slots, and the report of their end to the
-// publisher.
+// The device's outstanding reads of the publisher's slots, and their report to the publisher.
 
 #include <atomic>
 #include <cstdint>
@@ -16,24 +15,26 @@ namespace rollring::weights {
 
 class Reading {
   public:
-    // All of it outlives this. `own`: the page that this subscriber writes; both bells are rung.
+    // All must outlive this object. `own`: the page that this subscriber writes; both bells are
+    // rung.
     Reading(device::Mover& mover, SubscriberPage& own, Bell& own_bell, Bell& publisher_bell)
         : mover_(&mover), own_(&own), own_bell_(&own_bell), publisher_bell_(&publisher_bell) {}
     // The device calls back here while it reads: wait for is_quiet().
     Reading(const Reading&) = delete;
     Reading& operator=(const Reading&) = delete;
 
-    // A publication whose parts are numbered from here on. Nothing else is being read.
+    // Starts a publication whose parts are numbered from here on. Requires that nothing is being
+    // read.
     void start(std::uint64_t first_part_number);
-    // The part in a slot is read once the stream gets there. On an error it is not said to be.
+    // The part in a slot counts as read once the stream gets there. After an error it does not.
     Result<void> finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream);
-    // Says that nothing is read any more of publications up to this one, once that is so.
+    // Reports that publications up to this one are no longer read, once that is true.
     void leave(std::uint64_t publication);
 
     [[nodiscard]] bool is_read(std::uint64_t end_part_number) const {
         return peek(own_->read_done) >= end_part_number;
     }
-    // No callback comes here any more, until the next part is read.
+    // No callback is left, until the next part is read.
     [[nodiscard]] bool is_quiet() const { return calls_ == 0; }
     // Waits for that; false at the deadline, or if the device has failed.
     bool drain(Deadline deadline) const;
@@ -52,7 +53,7 @@ class Reading {
     Bell* own_bell_;
     Bell* publisher_bell_;
     std::vector<std::unique_ptr<Part>> parts_;  // by slot
-    std::atomic<std::uint32_t> calls_ = 0;      // that are to come, or have not returned
+    std::atomic<std::uint32_t> calls_ = 0;      // callbacks to come, or running
 
     std::mutex mutex_;
     std::uint32_t being_read_ = 0;         // parts

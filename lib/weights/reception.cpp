@@ -69,7 +69,7 @@ Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Fact
     if (!made->stop_) {
         return failed(Errc::system, errno, "cannot make an eventfd");
     }
-    // Signals are the business of the caller's threads.
+    // Signals are for the caller's threads.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -97,7 +97,8 @@ void Reception::serve() {
     for (;;) {
         waits.clear();
         waits.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});
-        // Out of descriptors: new connections wait in the queue until one may be free again.
+        // Without a free descriptor a new connection waits in the queue until one may be free
+        // again.
         waits.push_back({.fd = crowded_ ? -1 : listener_.fd(), .events = POLLIN, .revents = 0});
         for (const Connection& connection : connections_) {
             waits.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
@@ -143,7 +144,7 @@ void Reception::accept_all() {
         return;
     }
     connections_.push_back({.socket = ProcessFd(std::move(socket))});
-    // Silent connections must not use up our descriptors.
+    // Connections that say nothing must not use up our descriptors.
     const auto silent = [](const Connection& one) { return one.kind == Connection::Kind::unknown; };
     if (std::ranges::count_if(connections_, silent) > silent_max) {
         connections_.erase(std::ranges::find_if(connections_, silent));

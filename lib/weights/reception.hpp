@@ -1,5 +1,5 @@
 #pragma once
-// The publisher's door: engines that attach, and those that cannot.
+// The publisher's reception of engines: of those that attach, and of those that cannot.
 
 #include <atomic>
 #include <cstdint>
@@ -16,16 +16,16 @@
 
 namespace rollring::weights {
 
-// Engines that cannot take versions and have no seat to say so from: they could not attach, or were
-// asked for a version without being attached. Their reasons stay until the next version is begun.
-// For the publisher's threads.
+// The refusals of engines that cannot take versions and have no seat: they could not attach, or
+// were asked for a version without being attached. Their reasons stay until the next version is
+// begun. For the publisher's threads.
 class Refusals {
   public:
     explicit Refusals(const OwnControl& control) : page_(&control.refusals()) {}
 
-    // The last one of a name counts.
+    // The last refusal of a name counts.
     void note(std::string_view name, std::uint32_t pid, std::string_view why);
-    // It has attached after all.
+    // The engine has attached after all.
     void forget(std::string_view name);
     void clear();
     // "; 'engine' refused: ..." for each; empty if there is none.
@@ -39,7 +39,7 @@ class Refusals {
     std::uint64_t noted_ = 0;
 };
 
-// The thread of a publisher that admits: it answers hellos, passes descriptors, and notices when a
+// The admitting thread of a publisher: it answers hellos, passes descriptors, and notices when a
 // connection closes. Publishing never waits for it.
 class Reception {
   public:
@@ -50,7 +50,7 @@ class Reception {
         int manifest_fd;  // contents sealed
         GpuUuid gpu;
     };
-    // Starts the thread. `control`, `seats`, `publication` and `refusals` outlive it.
+    // Starts the thread. `control`, `seats`, `publication` and `refusals` must outlive it.
     static Result<std::unique_ptr<Reception>> open(Listener listener, const Facts& facts,
                                                    const OwnControl& control, Seats& seats,
                                                    Publication& publication, Refusals& refusals);
@@ -77,7 +77,7 @@ class Reception {
           refusals_(&refusals) {}
     void serve();
     void accept_all();
-    // False: the connection is over.
+    // False: the connection has ended.
     bool answer(Connection& connection);
     [[nodiscard]] Result<void> check_token(const Message& message) const;
     Result<void> hello(Connection& connection, const Message& message);
@@ -94,7 +94,7 @@ class Reception {
     Fd stop_;                            // an eventfd
     std::atomic<bool> stopping_{false};  // the same, where poll() fails
     std::vector<Connection> connections_;
-    bool crowded_ = false;  // no descriptor was left for the last one that knocked
+    bool crowded_ = false;  // no descriptor was free for the last connection
     std::thread thread_;
 };
 

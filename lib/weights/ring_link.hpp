@@ -17,15 +17,15 @@ class RingLink {
     static Result<RingLink> attach(std::string_view ring, Deadline deadline, bool writable);
 
     [[nodiscard]] std::uint64_t ring_id() const { return segment_.header().ring_id; }
-    // The secret of the ring's channel, made by its first publisher; 0: there was none yet. Every
-    // process that can read the ring knows it.
+    // The secret of the ring's channel, made by its first publisher; 0: none so far. Every process
+    // that can read the ring knows it.
     [[nodiscard]] std::uint64_t token() const { return page().channel_token; }
     [[nodiscard]] Result<std::uint64_t> make_token() const;
     [[nodiscard]] std::int64_t version() const { return observe(page().version); }
-    // The commit itself: before this store the version is not committed, after it it is, whichever
-    // process dies. The publisher's creation time tells it from another publisher's version of the
-    // same number. No effect if the ring has it: any rank may be the first to know that all have
-    // staged.
+    // The commit itself: before it a version is not committed, afterwards it is, regardless of any
+    // death. The publisher's ID distinguishes it from another publisher's version of the same
+    // number. No effect if the ring has the version: any rank may be the first to know that all
+    // have staged, and none is ahead of another here.
     void commit(std::int64_t version, std::int64_t publisher_created_ns) const {
         if (this->version() >= version) return;
         store_release(page().committed_by, publisher_created_ns);

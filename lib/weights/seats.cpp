@@ -34,7 +34,7 @@ Result<Seats::SeatId> Seats::reserve(const std::string& name) {
     if (const auto other = std::ranges::find_if(seats_, taken); other != seats_.end()) {
         return name_taken(name, page(static_cast<std::uint32_t>(other - seats_.begin())));
     }
-    // A seat whose last holder closed, but has not let go of its byte, is not free yet.
+    // A seat whose last holder has closed, but still holds its byte, is not free yet.
     auto seat = std::ranges::find_if(seats_, [&](const Seat& one) {
         const auto index = static_cast<std::uint32_t>(&one - seats_.data());
         return one.state == Seat::State::free &&
@@ -57,7 +57,7 @@ Result<Seats::SeatId> Seats::reserve(const std::string& name) {
     return SeatId{index, seat->epoch};
 }
 
-// All parts that the current publication has filled so far lie in slots.
+// Whether all parts that the current publication has filled so far are still in slots.
 bool Seats::still_whole() const {
     const auto of_it = std::ranges::count_if(
         slots_, [&](const auto& slot) { return slot->publication == publication_; });
@@ -93,7 +93,7 @@ void Seats::vacate(SeatId id) {
     const SubscriberPage* at = page(id.seat);
     const bool closed = at != nullptr && observe(at->closed) != 0;
     keep_rejection(id.seat);
-    // A connection that is gone does not prove that its subscriber has stopped reading slots.
+    // A closed connection does not prove that its process has stopped reading slots.
     if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(id.seat))) {
         set_aside(id.seat);
     } else {
@@ -110,7 +110,7 @@ void Seats::free_seat(std::uint32_t seat) {
     store_release(control_->admission(seat).epoch, std::uint64_t{0});
 }
 
-// A rejection is final: it counts after its subscriber has left, too.
+// A rejection of the version is final: it counts after the subscriber has left, too.
 void Seats::keep_rejection(std::uint32_t seat) {
     const SubscriberPage* at = readers_[seat] ? page(seat) : nullptr;
     if (at == nullptr || publication_ == 0 || observe(at->rejected) != publication_) return;
@@ -201,7 +201,8 @@ Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
             if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
             read = slot.readers[seat];
         }
-        // The one used longest ago: a version stays whole in the slots as long as it can.
+        // The slot that was used longest ago: a version stays complete in the slots as long as
+        // possible.
         if (!read &&
             (best == nullptr || slot.part_number < best->part_number || slot.publication == 0)) {
             best = &slot;
@@ -236,11 +237,11 @@ void Seats::drop_dead() {
 
 void Seats::free_dead() {
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        // A joining subscriber holds no byte yet; its connection proves it alive.
+        // A joining subscriber holds no byte yet: its connection proves its life.
         if (seats_[i].state != Seat::State::joined && seats_[i].state != Seat::State::expelled) {
             continue;
         }
-        // Closed: it has unmapped everything, whatever keeps its end of the socket open.
+        // Closed: it has unmapped everything, even if its end of the socket stays open.
         const SubscriberPage* at = page(i);
         const bool closed = at != nullptr && observe(at->closed) != 0;
         if (closed || !alive(control_->memory().fd(), LifeByte::subscriber(i))) free_seat(i);

@@ -1,6 +1,6 @@
 #pragma once
-// The subscribers that are attached to a publisher, and the slots that they may still be reading.
-// Shared by the thread that publishes and the one that admits: every call locks.
+// The subscribers of a publisher, and the slots that they may still be reading. Shared by the
+// thread that publishes and the one that admits: every call locks.
 
 #include <atomic>
 #include <bitset>
@@ -22,21 +22,21 @@ struct Seat {
     State state = State::free;
     std::uint64_t epoch = 0;
     std::string name;
-    bool confirmed = false;  // it knows that it has joined, and stays
+    bool confirmed = false;  // it has confirmed that it joined
 };
 
-// A slot, and the subscribers that may be reading it.
+// A slot, and its possible readers.
 struct Slot {
     std::unique_ptr<SharedBlock> block;
-    std::uint64_t publication = 0;  // whose part it holds; 0: none yet
+    std::uint64_t publication = 0;  // of the part that it holds; 0: none yet
     std::uint64_t part_number = 0;
-    bool filled = true;  // nothing of ours is on its way into it
+    bool filled = true;  // no copy of ours is on its way into it
     SeatSet readers;
 };
 
 class Seats {
   public:
-    // `spin`: before a wait sleeps.
+    // `spin`: the time before a wait sleeps.
     Seats(const OwnControl& control, std::chrono::nanoseconds spin)
         : control_(&control), spin_(spin) {}
 
@@ -45,35 +45,36 @@ class Seats {
         std::uint32_t seat;
         std::uint64_t epoch;
     };
-    // busy: name taken, or no seat left.
+    // busy: the name is taken, or no seat is left.
     Result<SeatId> reserve(const std::string& name);
-    // It has mapped everything. It is to read the current publication, if that can still be read
-    // from its start.
+    // It has mapped everything. It must read the current publication if that can still be read from
+    // its start.
     void join(SeatId id);
-    // It knows that, and counts from now on. One that gave up waiting before never counts.
+    // It has confirmed that, and counts from now on. A subscriber that gave up before never counts.
     void confirm(SeatId id);
-    // Its connection is closed, or its byte is free. Its slots are free again.
+    // Its connection is closed, or its byte is free: frees its slots.
     void vacate(SeatId id);
 
     // --- for the thread that publishes ---
-    // Slots are made before anyone is admitted, and where some are set aside.
+    // Slots are made before any engine is admitted, and in place of those that are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
     // Slots that no expelled subscriber can pin.
     [[nodiscard]] std::size_t usable_slots(const std::string& without);
-    // A publication was begun: all that are joined are to read it, or those that lack the version.
+    // A publication was begun: all joined subscribers must read it, or only those that lack the
+    // version.
     void open(const Publication& publication, bool only_behind);
-    // It is over. `joinable`: late subscribers may read it while it lies in the slots.
+    // It is over. `joinable`: a late subscriber may read it while it is in the slots.
     void close(bool joinable);
-    // A slot without readers, taken for the part of that number; none if all are being read.
+    // Takes a slot without readers for the part of this number; null if all are being read.
     Slot* take_slot(std::uint64_t part_number, std::uint32_t* index);
     void slot_filled(Slot& slot);
     [[nodiscard]] bool all_filled();
-    // Drops the dead, by their byte. Cheap, but not free: 0.25 us a seat.
+    // Drops dead subscribers, by their byte. Cheap, but not free: 0.25 us a seat.
     void drop_dead();
     bool expel(const std::string& name);
-    // Waits on the publisher's bell, or another one, until look() is true; drops the dead now and
-    // then meanwhile. False at the deadline, or after interrupt().
+    // Waits on the publisher's bell, or another one, until look() is true, and drops dead
+    // subscribers from time to time. False at the deadline, or after interrupt().
     template <class Look>
     bool wait_at(Bell& bell, Deadline deadline, const Look& look);
     template <class Look>
@@ -84,21 +85,21 @@ class Seats {
     struct Progress {
         std::uint32_t readers = 0;
         std::uint32_t staged = 0;
-        std::string waiting;   // names of those who have not staged
+        std::string waiting;   // names of those that have not staged
         std::string rejected;  // name and reason of one that cannot take it
     };
     [[nodiscard]] Progress progress(bool with_names);
-    // Names of those who hold slots.
+    // Names of the subscribers that hold slots.
     [[nodiscard]] std::string slot_holders();
-    // Those that confirmed it.
+    // The subscribers that have confirmed.
     [[nodiscard]] std::uint32_t joined();
     [[nodiscard]] bool empty();
     [[nodiscard]] std::uint32_t live(std::int64_t version);
     [[nodiscard]] std::uint32_t behind(std::int64_t committed);
     [[nodiscard]] std::vector<std::pair<WireTicket, int>> slots_for_wire();
 
-    // From any thread: the wait under way, or else the next one. At another bell it sleeps on, for
-    // sleep_max_ns at the most.
+    // Ends the current wait, or the next one; any thread may call it. A wait at another bell sleeps
+    // on, for sleep_max_ns at most.
     void interrupt() { interruption_.raise(control_->bell(ControlOffsets::publisher_bell())); }
 
     // Rings every subscriber. Takes no lock: called from driver threads.
@@ -110,7 +111,7 @@ class Seats {
     void free_seat(std::uint32_t seat);
     void keep_rejection(std::uint32_t seat);
     void free_dead();
-    // Not waited for any more; its slots are kept for it until it is gone.
+    // No longer waited for; its slots are kept for it until it is gone.
     void set_aside(std::uint32_t seat);
     [[nodiscard]] bool lacks(std::uint32_t seat, std::int64_t committed) const;
     [[nodiscard]] bool still_whole() const;
@@ -118,10 +119,10 @@ class Seats {
     const OwnControl* control_;
     std::chrono::nanoseconds spin_;
     Interruption interruption_;
-    std::int64_t looked_ns_ = 0;  // for the dead, in a wait: one may be too short for that
+    std::int64_t looked_ns_ = 0;  // for dead ones, across waits that may be short
     std::mutex mutex_;
     std::vector<Seat> seats_;
-    std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken at some time
+    std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken before
     std::vector<std::unique_ptr<Slot>> slots_;
     std::uint64_t epoch_ = 0;
     std::uint64_t publication_ = 0;
@@ -130,7 +131,7 @@ class Seats {
     std::uint64_t next_part_number_ = 0;
     bool joinable_ = false;  // the current publication is open or committed
     SeatSet readers_;        // of the current publication
-    std::string rejected_;   // a subscriber that rejected the current one and left, and its reason
+    std::string rejected_;   // the one that rejected it and left, with its reason
 };
 
 template <class Look>

@@ -119,7 +119,7 @@ Result<void> Session::take_seat(Patience& patience) {
     reading_.emplace(mover(), own(), own_bell(), publisher_bell());
     const int fd = control_->memory().fd();
     auto life = LifeLock::take(fd, LifeByte::subscriber(seat_));
-    // The last holder of the seat may be dying: its socket is closed before its byte is free.
+    // The last holder may be dying: its socket is closed before its byte is free.
     for (; life && !*life && !patience.over(); nap()) {
         life = LifeLock::take(fd, LifeByte::subscriber(seat_));
     }
@@ -181,8 +181,8 @@ Result<void> Session::import_slot(std::uint32_t slot, const WireTicket& wire, Fd
     return {};
 }
 
-// Asks for it only after another subscriber was expelled: its slots were replaced. After timed_out
-// the answer is still on its way, and is waited for before anything else.
+// Asks for a slot only after another subscriber was expelled, because its slots were replaced.
+// After timed_out the answer is still on its way, and is received before anything else.
 Result<std::byte*> Session::map_slot(std::uint32_t slot, Deadline deadline) {
     while (slot >= slots_.size() || !slots_[slot]) {
         if (!asked_) {
@@ -192,7 +192,7 @@ Result<std::byte*> Session::map_slot(std::uint32_t slot, Deadline deadline) {
             if (!sent) return std::unexpected(sent.error());
             asked_ = slot;
         }
-        auto reply = receive_message(socket_.get(), deadline);  // timed_out: it comes the next time
+        auto reply = receive_message(socket_.get(), deadline);  // timed_out: the next call gets it
         if (!reply) return std::unexpected(reply.error());
         if (reply->message.kind != MessageKind::slot || reply->message.slot != *asked_) {
             return refused(Errc::bad_manifest,

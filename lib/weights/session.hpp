@@ -22,8 +22,8 @@
 
 namespace rollring::weights {
 
-// The contents of an engine's memory, as far as its subscriber knows: a version whole, nothing yet,
-// or a mixture.
+// The contents of an engine's memory, as far as its subscriber knows: one complete version, nothing
+// yet, or a mixture.
 class Holding {
   public:
     explicit Holding(std::int64_t held_version) : live_version_(held_version) {}
@@ -39,9 +39,9 @@ class Holding {
     [[nodiscard]] std::string text() const;
 
     void set(SubscriberState state) { state_ = state; }
-    // A version on its way in may be in the engine's memory from here on, in part.
+    // From here on parts of an incoming version may be in the engine's memory.
     void touch() { being_written_ = true; }
-    // It is not on its way any more. `problem`: why it did not come.
+    // It is no longer coming. `problem`: the reason.
     void give_up(std::string problem);
     void adopt(std::int64_t version);
 
@@ -52,12 +52,12 @@ class Holding {
     std::string problem_;
 };
 
-// One subscriber at one publisher: the connection, the seat, the words of both in control memory,
-// the publisher's slots as they are mapped here, and the reads that are under way.
+// One subscriber at one publisher: the connection, the seat, both sides' words in control memory,
+// the publisher's slots as mapped here, and the reads that are under way.
 class Session {
   public:
     // Says hello to the publisher of a rank, checks its manifest and maps its slots. The arguments
-    // outlive the session. After not_found or peer_gone try again: the publisher may be starting.
+    // must outlive the session. After not_found or peer_gone retry: the publisher may be starting.
     static Result<std::unique_ptr<Session>> meet(std::string_view ring, std::uint32_t rank,
                                                  const SubscriberOptions& options,
                                                  const RingLink& link, const device::Gpus& gpus,
@@ -65,11 +65,12 @@ class Session {
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
     // Takes the seat, waits to be admitted, and confirms: from then on the publisher counts this
-    // engine. The time of its own work since the welcome is not taken from the patience.
+    // engine. This process's own work since the welcome does not count as waiting.
     Result<void> enter(Patience& patience);
     // Tells the publisher why this engine, which has no seat yet, takes no version.
     void tell_refusal(const RingLink& link, std::string_view why) const;
-    // Unmaps everything and says so. False: the device may still read, it must not be destroyed.
+    // Unmaps everything and tells the publisher. False: the device may still read, so this must not
+    // be destroyed.
     bool close();
 
     // In a forked child the session is the parent's.
@@ -95,7 +96,7 @@ class Session {
     // The slot of a part. bad_manifest: its line is damaged.
     [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part,
                                                 std::uint64_t part_number) const;
-    // The slot's memory. May be called again after timed_out.
+    // The slot's memory. Can be retried after timed_out.
     Result<std::byte*> map_slot(std::uint32_t slot, Deadline deadline);
     [[nodiscard]] bool is_expelled() const {
         return observe(control_->admission(seat_).epoch) != epoch_;
@@ -108,13 +109,13 @@ class Session {
         store_release(own().state, static_cast<std::uint32_t>(state));
     }
     void ring_publisher() const { ring_plain(publisher_bell()); }
-    // From any thread: the wait under way, or else the next one.
+    // Ends the current wait, or the next one; any thread may call it.
     void interrupt() {
         if (is_ours()) interruption_.raise(own_bell());
     }
 
-    // Waits for look(), checking now and then that the publisher lives and that we are admitted.
-    // timed_out at the deadline, or after interrupt().
+    // Waits for look(), and checks from time to time that the publisher lives and that we are
+    // admitted. timed_out at the deadline, or after interrupt().
     template <class Look>
     Result<void> wait(std::string_view what, Deadline deadline, const Look& look) const;
 
@@ -148,7 +149,7 @@ class Session {
     Manifest manifest_;
     device::Backend backend_;
     std::vector<std::unique_ptr<SharedBlock>> slots_;
-    std::optional<std::uint32_t> asked_;  // a slot that was asked for and has not come
+    std::optional<std::uint32_t> asked_;  // a requested slot that has not come
     std::uint64_t imports_ = 0;
     std::optional<Reading> reading_;  // from enter() on
 };

@@ -16,7 +16,7 @@ void SlotFiller::start() {
     waited_ns_ = 0;
 }
 
-// Takes a slot for the next part, if there is none yet.
+// Takes a slot for the next part unless it has one.
 Result<void> SlotFiller::open_part(Deadline deadline) {
     if (filling_ != nullptr) return {};
     const std::int64_t start_ns = monotonic_ns();
@@ -41,7 +41,8 @@ Result<void> SlotFiller::open_part(Deadline deadline) {
     return {};
 }
 
-// The next piece, or all of the next part where they are wanted and lie where they were compiled.
+// Packs the next piece, or the whole next part if it is wanted from the addresses that were
+// compiled.
 Result<void> SlotFiller::pack(std::uint32_t end, const void* source, Deadline deadline,
                               Stream stream) {
     const std::uint32_t job = next_piece_ - part().first_piece;
@@ -74,12 +75,12 @@ Result<void> SlotFiller::close_part() {
     return {};
 }
 
-// On a thread of the driver, or inside close_part.
+// Runs on a thread of the driver, or inside close_part.
 void SlotFiller::part_reached(void* context) {
     const Filling filling = *static_cast<Filling*>(context);
     filling.self->publication_->part_filled(filling.part_number);
     filling.self->seats_->ring_all();
-    // Last: from here on the slot, and at its end the publisher, may be gone.
+    // Last: from here on the slot and, at its end, the publisher may be gone.
     filling.self->seats_->slot_filled(*filling.slot);
 }
 
@@ -125,7 +126,7 @@ Result<void> SlotFiller::written() {
 void SlotFiller::give_up() {
     for (; !lent_.empty(); lent_.pop_front()) part_reached(lent_.front());
     if (filling_ == nullptr || close_part()) return;
-    // A failed device does not call back: the slot is ours again all the same.
+    // A failed device makes no callback: the slot is ours again nevertheless.
     part_reached(filling_);
     filling_ = nullptr;
 }

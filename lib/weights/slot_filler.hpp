@@ -1,6 +1,6 @@
 #pragma once
 // Fills slots with the parts of a publication, piece by piece in their order: takes a slot without
-// readers, queues copies into it, and is called by the device when the part lies there.
+// readers, queues copies into it, and the device reports when the part is complete.
 
 #include <cstdint>
 #include <deque>
@@ -17,7 +17,7 @@ namespace rollring::weights {
 
 class SlotFiller {
   public:
-    // All that it is given outlives it. `plans`: by part; none: all parts are lent.
+    // All arguments must outlive this object. `plans`: by part; none: all parts are lent.
     SlotFiller(const PublishedTensors& tensors,
                std::vector<std::unique_ptr<device::CopyPlan>> plans, device::Mover& mover,
                Seats& seats, Publication& publication)
@@ -26,26 +26,26 @@ class SlotFiller {
           mover_(&mover),
           seats_(&seats),
           publication_(&publication) {}
-    // A device that is still filling a slot calls back here: wait for Seats::all_filled().
+    // A device that is filling a slot calls back into this object: wait for Seats::all_filled().
     SlotFiller(const SlotFiller&) = delete;
     SlotFiller& operator=(const SlotFiller&) = delete;
 
-    // From the first piece on again: a publication was begun.
+    // A publication was begun: start with its first piece.
     void start();
-    // Copies all pieces before `end` that are not copied yet, from `source`, or from where their
-    // tensors lie if it is null. After an error it can be called again and goes on where it was.
+    // Copies all pieces before `end` that are not copied yet, from `source` or, if it is null, from
+    // their tensors' own addresses. After an error it can be retried, and resumes.
     Result<void> fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                             Stream stream);
-    // The next part's slot, which the caller writes: all of it counts as put. Instead of
-    // fill_up_to.
+    // Lends the next part's slot to the caller, which fills it: the whole part counts as put.
+    // Replaces fill_up_to.
     Result<std::span<std::byte>> lend(Deadline deadline);
-    // The oldest that is lent lies there.
+    // The oldest lent part is complete.
     Result<void> written();
     // The version is given up: the slot that is being filled gets no more pieces.
     void give_up();
 
     [[nodiscard]] std::uint32_t next_piece() const { return next_piece_; }
-    // Spent waiting for slots, since start().
+    // Time spent waiting for slots since start().
     [[nodiscard]] std::int64_t waited_ns() const { return waited_ns_; }
 
   private:

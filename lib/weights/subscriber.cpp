@@ -1,4 +1,4 @@
-// The public face of a subscriber, over SubscriberImpl.
+// The public interface of a subscriber, over SubscriberImpl.
 
 #include <utility>
 
@@ -30,7 +30,7 @@ Subscriber& Subscriber::operator=(Subscriber&& other) noexcept {
     return *this;
 }
 Subscriber::~Subscriber() {
-    // Memory that the device may still read is leaked rather than unmapped under it.
+    // Memory that the device may still read is leaked, rather than unmapped.
     if (impl_ && !impl_->shut_down()) [[maybe_unused]]
         auto* leaked = impl_.release();
 }
@@ -146,7 +146,7 @@ Result<void> Update::stage(Deadline deadline) {
 Result<void> Update::adopt(Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
     auto adopted = impl_->adopt(deadline);
-    if (adopted) impl_ = nullptr;  // over: the subscriber may go before this object does
+    if (adopted) impl_ = nullptr;  // over: the subscriber may end before this object
     return adopted;
 }
 void Update::reject(std::string_view why, std::string_view tensor) noexcept {

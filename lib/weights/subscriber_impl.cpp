@@ -15,7 +15,7 @@
 namespace rollring::weights {
 namespace {
 
-// A ring that is about to be made is worth waiting for, too.
+// Waits for a ring that is about to be made as well.
 Result<RingLink> attach_ring(std::string_view ring, Patience& patience) {
     for (;;) {
         auto link = RingLink::attach(ring, patience.piece(), false);
@@ -26,8 +26,7 @@ Result<RingLink> attach_ring(std::string_view ring, Patience& patience) {
     }
 }
 
-// Tries until there is a publisher: one that is about to come, or has just gone, is worth waiting
-// for.
+// Retries until there is a publisher: one may be about to come, or have just gone.
 template <class Try>
 std::invoke_result_t<Try, RingLink, Patience&> with_publisher(std::string_view ring,
                                                               const SubscriberOptions& options,
@@ -123,7 +122,7 @@ void SubscriberImpl::set_state(SubscriberState state) {
     session_->say(state);
 }
 
-// Slots of an abandoned version that the device still reads must not be refilled.
+// Memory that the device still reads for an abandoned version must not be refilled.
 Result<void> SubscriberImpl::wait_quiet(Deadline deadline) {
     if (session_->reading().drain(deadline)) return {};
     if (auto healthy = session_->mover().health(); !healthy) return healthy;
@@ -144,7 +143,7 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
         const auto seen = session_->look_up(reads);
         if (!seen) return false;
         if (reads - 1 > update_.publication) {
-            // The earlier publication is over. Its slots are needed for this one, even if none was
+            // Earlier publications are over. Their slots are wanted for this one, even if none was
             // read.
             update_.publication = reads - 1;
             session_->reading().leave(reads - 1);
@@ -179,9 +178,9 @@ void SubscriberImpl::start(std::uint64_t publication, const PublicationView& vie
 
 Outcome SubscriberImpl::outcome() const {
     if (const auto view = session_->look_up(update_.publication)) return view->outcome;
-    if (update_.came_late) return Outcome::committed;  // it was, when we came
-    // Its line is used again. It was given up, for it could not be committed without us, unless we
-    // do not count any more.
+    if (update_.came_late) return Outcome::committed;  // it was so when we came
+    // Its line is used again. It was aborted, because it could not be committed without us, unless
+    // we no longer count.
     return session_->is_expelled() ? Outcome::open : Outcome::aborted;
 }
 
@@ -195,7 +194,7 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     store_release(page.staged_version, poisoned ? std::int64_t{-1} : holding_.live_version());
     page.problem.store(problem);
     session_->say(holding_.state());
-    // Unless it was the publisher's doing, the publisher has to know: it waits for us.
+    // The publisher waits for us, so it must know, unless it caused the error.
     if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
         store_release(page.rejected, update_.publication);
     }
@@ -217,7 +216,7 @@ Error SubscriberImpl::aborted() const {
 Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) {
     Outcome now = Outcome::open;
     const auto filled = [&] {
-        // In this order: a part that is filled after its version was aborted is not whole.
+        // In this order: a part that is filled after its version was aborted is incomplete.
         const bool there = session_->is_filled(update_.first_part_number + part);
         now = outcome();
         return there || now == Outcome::aborted;
@@ -225,7 +224,7 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
     auto waited = session_->wait(fmt::format("part {} of version {}", part, update_.version),
                                  deadline, filled);
     if (!waited) return waited;
-    // Behind `filled`: slots that were filled after we were expelled do not wait for us.
+    // After `filled`: slots that were filled after our expulsion do not wait for us.
     if (auto admitted = session_->check_admitted(); !admitted) return admitted;
     if (now == Outcome::aborted) return std::unexpected(aborted());
     return {};
@@ -303,7 +302,7 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));
     }
-    // After a timed_out it goes on where it was.
+    // After timed_out it resumes where it was.
     for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
         if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
         auto copied = tensors_.load(i, update_.lent, stream);
@@ -340,14 +339,14 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
                                  [&] { return (now = outcome()) != Outcome::open; });
     if (!waited) {
         if (waited.error().code == Errc::timed_out) return waited;
-        // It may have died between its commit and telling us.
+        // It may have died after its commit, before it told us.
         if (!link_.committed(update_.version, observe(session_->publisher().ranks_id))) {
             return give_up(std::move(waited.error()));
         }
         now = Outcome::committed;
     }
     FAULT_POINT("weights.commit_seen");
-    // Or our publication's line is used again, which takes an expulsion.
+    // A reused line counts as aborted, too, which takes an expulsion.
     if (now == Outcome::aborted) return give_up(aborted());
     update_.open = false;
     holding_.adopt(update_.version);

@@ -15,7 +15,7 @@
 
 namespace rollring::weights {
 
-// How far a version on its way in has come.
+// The progress of an incoming version.
 struct UpdateState {
     bool open = false;
     bool staged = false;
@@ -36,12 +36,13 @@ class SubscriberImpl {
                                                           const SubscriberOptions& options,
                                                           const device::Gpus& gpus,
                                                           Deadline deadline);
-    // The tensors of the publisher that such a subscriber would attach to; the publisher does not
-    // count it.
+    // The tensors of the publisher to which such a subscriber would attach; it does not count as
+    // attached.
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);
-    // Before destruction; false: it must not be destroyed, for the device may still read.
+    // Call it before destruction. False: the object must not be destroyed, because the device may
+    // still read.
     bool shut_down() { return session_->close(); }
     void interrupt() { session_->interrupt(); }
     // Errc::forked in a child of the process that made it.
@@ -80,9 +81,9 @@ class SubscriberImpl {
     std::span<const TensorPiece> show(std::uint32_t part);
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
-    // The update cannot go on: the engine holds the old version, or is poisoned.
+    // The update cannot continue: the engine holds the old version completely, or is poisoned.
     std::unexpected<Error> give_up(Error why);
-    // The same, unless it can be tried again.
+    // The same, unless it can be retried.
     std::unexpected<Error> give_up_unless_late(Error why);
 
     SubscriberOptions options_;

@@ -24,7 +24,7 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
     return text + "]";
 }
 
-// Whether copies may write there.
+// Whether copies may write to this tensor.
 Result<void> check_target(const WeightTensor& tensor, device::Mover& mover) {
     const auto elements = count_elements(tensor);
     if (!elements) return std::unexpected(elements.error());
@@ -52,7 +52,7 @@ struct Target {
     const WeightTensor* tensor;
     std::optional<ViewCopies> view;
 
-    // Whether it writes the same elements to the same place.
+    // Whether both write the same elements to the same addresses.
     [[nodiscard]] bool is(const WeightTensor& other) const {
         return tensor->data == other.data && tensor->shape == other.shape &&
                tensor->strides == other.strides && tensor->view == other.view;
@@ -60,7 +60,7 @@ struct Target {
 };
 using Targets = std::vector<std::vector<Target>>;
 
-// Tensors of one name, which is there once or for views alone.
+// Tensors of one name: a single one, or views alone.
 using Named = std::map<std::string_view, std::vector<const WeightTensor*>>;
 
 Result<Named> by_name(std::span<const WeightTensor> into, device::Mover& mover) {
@@ -78,7 +78,7 @@ Result<Named> by_name(std::span<const WeightTensor> into, device::Mover& mover) 
     return named;
 }
 
-// How one of them takes the published tensor.
+// Fits one of the engine's tensors to the published one.
 Result<Target> meet(const WeightTensor& theirs, const PackedTensor& ours) {
     if (theirs.dtype != ours.dtype) {
         return mismatch(theirs, fmt::format("dtype {} here, {} published", theirs.dtype.to_string(),
@@ -99,13 +99,13 @@ Result<Target> meet(const WeightTensor& theirs, const PackedTensor& ours) {
     return target;
 }
 
-// How the names of both sides differ: the counts, and the first of each.
+// The differences between the names of both sides: the counts, and the first of each.
 struct Differences {
-    std::vector<std::string_view> missing = {};  // published, and the engine has none
-    std::vector<std::string_view> unknown = {};  // the other way round
+    std::vector<std::string_view> missing = {};  // published, and missing in the engine
+    std::vector<std::string_view> unknown = {};  // in the engine, and not published
 
     [[nodiscard]] bool any() const { return !missing.empty() || !unknown.empty(); }
-    // Of a pair of names of which one ends with the other.
+    // For two names of which one ends with the other.
     [[nodiscard]] std::string prefix() const {
         if (missing.empty() || unknown.empty()) return {};
         for (const std::string_view theirs : unknown) {
@@ -180,7 +180,7 @@ Result<void> check_apart(const Targets& targets) {
                                shared->first, shared->second));
 }
 
-// The engine's tensors for the pieces of each of the channel's; several where they are tied.
+// The engine's tensors for the pieces of each of the channel's; several if they are tied.
 Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into, bool partial,
                       device::Mover& mover) {
     auto named = by_name(into, mover);

@@ -1,6 +1,6 @@
 #pragma once
-// How the engine's own tensors meet the published ones: by name, dtype and shape, and then as
-// copies that are compiled once for each part.
+// Matches the engine's own tensors with the published ones, by name, dtype and shape, and compiles
+// the copies once for each part.
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace rollring::weights {
 
-// The published tensors as subscribers see them.
+// The published tensors in the form for subscribers.
 std::vector<TensorInfo> infos_of(const Packing& packing);
 
 class SubscriberTensors {
@@ -27,14 +27,15 @@ class SubscriberTensors {
                                              device::Mover& mover);
 
     [[nodiscard]] std::span<const TensorInfo> infos() const { return infos_; }
-    // Whether the memory is there that load writes to; already_released, naming the tensor.
+    // Whether the memory that load writes to exists; already_released, naming the tensor.
     Result<void> check_memory(device::Mover& mover) const;
-    // Whether there is somewhere to load all parts to.
+    // Whether all parts have a destination.
     [[nodiscard]] bool can_load(std::size_t parts) const { return plans_.size() == parts; }
     Result<void> load(std::uint32_t part, const std::byte* slot, Stream stream) {
         return plans_[part]->unpack(slot, stream);
     }
-    // Compares the part's checksums, where there are any; the first of its pieces that differs.
+    // Compares the part's checksums, if there are any; returns the first of its pieces that
+    // differs.
     Result<std::optional<std::size_t>> verify(std::uint32_t part, const std::byte* slot,
                                               Deadline deadline) {
         if (sums_.empty()) return std::nullopt;

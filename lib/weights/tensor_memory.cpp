@@ -50,7 +50,7 @@ struct Range {
     const WeightTensor* tensor;
 };
 
-// With the longest runs that there are: the order of dimensions does not matter here.
+// The layout with the longest possible runs: the order of dimensions does not matter here.
 Strided layout_of(const WeightTensor& tensor) {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < tensor.strides.size(); i++) order.push_back(i);
@@ -68,7 +68,7 @@ Strided layout_of(const WeightTensor& tensor) {
     return layout;
 }
 
-// Runs of bytes that lie behind each other, in the order of their addresses; none: too many.
+// Runs of adjacent bytes, in the order of their addresses; none: too many.
 std::vector<std::pair<std::uint64_t, std::uint64_t>> runs_of(const WeightTensor& tensor) {
     const Strided layout = layout_of(tensor);
     const std::uint64_t element = tensor.dtype.bytes();
@@ -128,7 +128,7 @@ std::optional<std::pair<std::string_view, std::string_view>> find_overlap(
         ranges.push_back({begin, begin + reach_bytes(*tensor, elements), tensor});
     }
     std::ranges::sort(ranges, {}, &Range::begin);
-    std::vector<Range> open;  // that reach beyond where we are
+    std::vector<Range> open;  // that reach beyond the present range
     for (const Range& range : ranges) {
         std::erase_if(open, [&](const Range& other) { return other.end <= range.begin; });
         for (const Range& other : open) {

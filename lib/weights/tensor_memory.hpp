@@ -1,5 +1,5 @@
 #pragma once
-// Looks at the memory of tensors before anything is copied there or from there.
+// Checks the memory of tensors before anything is copied to it or from it.
 
 #include <cstdint>
 #include <optional>
@@ -13,15 +13,15 @@
 
 namespace rollring::weights {
 
-// Whether memory is there: an address outlives the memory behind it where that can be released.
+// Whether memory exists: an address may outlive the memory behind it, if that can be released.
 class MemoryPlaces {
   public:
     // `tensor`: its index.
     void add(const void* address, std::uint64_t bytes, std::uint32_t tensor);
-    // In the order of addresses: once, when all were added.
+    // Sorts by address, once all are added.
     void sort();
-    // Whether memory is there, of tensors from `first` on; already_released, naming the first one
-    // where there is none. `name_of(tensor)` gives a name.
+    // Checks the memory of tensors from `first` on; already_released, naming the first one without
+    // memory. `name_of(tensor)` gives a name.
     template <class NameOf>
     Result<void> check(device::Mover& mover, const NameOf& name_of, std::uint32_t first = 0) const {
         const auto absent = find_absent(mover, first);
@@ -37,10 +37,10 @@ class MemoryPlaces {
     std::vector<device::MemoryPlace> places_;
 };
 
-// Whether tensors that are written by different published ones share memory, where the last copy
-// would win without a word: the names of two that do; each tensor is checked (check_tensor). Exact
-// for every layout of up to some 10 million runs of bytes; beyond that, tensors that interleave are
-// taken to be apart.
+// Finds tensors that are written by different published ones and share memory, so that the last
+// copy would win silently: returns the names of two. Each tensor was checked (check_tensor). Exact
+// for every layout of up to some 10 million runs of bytes; beyond that, tensors that interleave
+// count as disjoint.
 std::optional<std::pair<std::string_view, std::string_view>> find_overlap(
     std::span<const WeightTensor* const> written);
 

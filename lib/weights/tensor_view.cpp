@@ -9,7 +9,7 @@
 namespace rollring::weights {
 namespace {
 
-// a + b * c, or the largest number where that is more.
+// a + b * c, or the largest number if that is more.
 std::uint64_t add_product(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
     std::uint64_t product = 0;
     std::uint64_t sum = 0;
@@ -112,10 +112,10 @@ CopyJob ViewCopies::copy_of(const Box& box, const Piece& piece) const {
     return job;
 }
 
-// Finds the indices whose elements lie in a piece, as boxes: dimension after dimension, the one
-// whose neighbours are furthest apart in the published tensor first. A run that lies entirely
-// inside is a box; only runs that the ends of the piece cut through are divided further. Where a
-// tensor was narrowed, transposed or split, these are two indices of a dimension at most.
+// Finds the indices whose elements lie in a piece, as boxes: dimension by dimension, beginning with
+// the one whose neighbours are furthest apart in the published tensor. A range completely inside is
+// a box; only a range that an end of the piece cuts is divided further. In a tensor that was
+// narrowed, transposed or split, these are at most two indices of a dimension.
 class ViewCopies::Cutter {
   public:
     Cutter(const ViewCopies& view, const Piece& piece, std::vector<CopyJob>& jobs)
@@ -161,7 +161,7 @@ class ViewCopies::Cutter {
     bool look_into(std::size_t level, std::uint64_t at) {
         const std::size_t dim = order_[level];
         const std::uint64_t extent = view_.dims_[dim].extent;
-        const std::uint64_t step = view_.dims_[dim].from;  // not 0: then there were no such end
+        const std::uint64_t step = view_.dims_[dim].from;  // not 0, or there would be no such end
         const std::uint64_t reach = reach_[level + 1];
         const auto steps_up_to = [&](std::uint64_t element) {  // that begin before it
             return element <= at ? 0 : std::min(extent, (element - at - 1) / step + 1);
@@ -199,7 +199,7 @@ class ViewCopies::Cutter {
     std::uint64_t begin_;
     std::uint64_t end_;
     std::vector<std::size_t> order_;    // of dimensions
-    std::vector<std::uint64_t> reach_;  // from the first to the last element of those from here on
+    std::vector<std::uint64_t> reach_;  // from first to last element, over dimensions from here on
     Box box_;
     std::size_t looks_ = 0;
 };

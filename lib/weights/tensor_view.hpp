@@ -1,6 +1,6 @@
 #pragma once
-// A view that an engine's tensor takes of a published one, as copies out of pieces. Slots hold runs
-// of the published elements, so that a view may lie in many of them, and end within a row.
+// An engine's view of a published tensor, as copies out of pieces. Slots hold runs of the published
+// elements, so a view may lie in many of them, and end within a row.
 
 #include <cstdint>
 #include <vector>
@@ -18,7 +18,7 @@ class ViewCopies {
     Result<void> cut(const Piece& piece, std::vector<CopyJob>& jobs) const;
 
   private:
-    // How far apart neighbours are, in elements, in the engine's tensor and in the published one.
+    // The distance of neighbours, in elements, in the engine's tensor and in the published one.
     struct Dim {
         std::uint64_t extent;
         std::uint64_t to;
@@ -33,7 +33,7 @@ class ViewCopies {
 
     explicit ViewCopies(const WeightTensor& tensor)
         : tensor_(&tensor), element_bytes_(tensor.dtype.bytes()) {}
-    // Drops dimensions of one and joins those that lie behind each other on both sides.
+    // Drops dimensions of one, and joins those that are adjacent on both sides.
     static void join(std::vector<Dim>& dims);
     [[nodiscard]] CopyJob copy_of(const Box& box, const Piece& piece) const;
 
@@ -41,7 +41,7 @@ class ViewCopies {
     std::uint32_t element_bytes_;
     std::uint64_t offset_ = 0;
     bool empty_ = false;
-    std::vector<Dim> dims_;  // joined, the furthest apart in the engine's tensor first
+    std::vector<Dim> dims_;  // joined; the largest stride in the engine's tensor first
 };
 
 }  // namespace rollring::weights
