@@ -62,6 +62,10 @@ PHRASES = (
     (re.compile(r"\bin the place of\b", re.IGNORECASE), "'in place of', 'instead of'"),
     (re.compile(r"\bof late\b", re.IGNORECASE), "'recently'"),
     (re.compile(r"\ball is well\b", re.IGNORECASE), "'passed', 'succeeded'"),
+    (re.compile(r"\btwice is fine\b", re.IGNORECASE), "'idempotent'"),
+    (re.compile(r"\boutlives? this(?=[.;,]|$)"), "'must outlive this object'"),
+    (re.compile(r", for (?:it|they|we|he|this|these|others|each|all) (?:is|are|was|were|has|have|"
+                r"had|may|can|must|would|will|does|do)\b"), "'because'"),
     (re.compile(r"^#+ which\b[^?]*$", re.IGNORECASE), "a noun, or a question mark"),
 )
 
@@ -97,6 +101,9 @@ BAD = (
     "Use it in the place of another.",
     "The record of late is longer.",
     "Then all is well.",
+    "Twice is fine.",
+    "The map outlives this.",
+    "It waits, for it has no room.",
 )
 GOOD = (
     "# Who writes the head?\nThe consumer.",
@@ -114,6 +121,7 @@ GOOD = (
     "A reader that stands in for a rank.",
     "It is true for so long as it runs; the member whose turn it is waits.",
     "It is none of these.",
+    "The map must outlive this object.",
 )
 
 
@@ -155,7 +163,7 @@ def plain(text):
 def comments(path, text):
     """The comments and docstrings of a source, each on its line, and nothing else."""
     lines = [""] * (text.count("\n") + 2)
-    if path.suffix in (".cpp", ".hpp"):
+    if path.suffix in (".cpp", ".hpp", ".cu", ".cuh"):
         found = ((text.count("\n", 0, one.start()), one[1])
                  for one in re.finditer(r"(?<!:)//(.*)", text))
     else:

@@ -3,8 +3,9 @@
 `file:line: what` for each breach, exits 1. The rules are those of prose.py, for all text that a
 user of the program, the library, the Python package or `./dev` reads.
 
- - C++: string literals with a space, adjacent ones joined; raw strings whole. Of public headers,
-   which the site publishes, also the comments.
+ - C++: string literals with a space, adjacent ones joined; raw strings whole. In the folders of
+   `COMMENTED` also the comments: the site publishes those of public headers, and engineers read
+   those of the core.
  - Python: the same literals, and the docstrings of public classes and functions: of modules without
    an underscore before their names, and the names that `rollring` exports. Of programs, the
    docstring that their --help shows.
@@ -22,13 +23,14 @@ from pathlib import Path
 
 from prose import ROOT, breaches, comments
 
-PACKAGE, HEADERS = ROOT / "python/rollring", ROOT / "include/rollring"
+PACKAGE = ROOT / "python/rollring"
 PLACES = {
     ".cpp .hpp .cu .cuh": ("cli", "lib", "producer", "consumer", "stash", "extras", "integrations",
                            "include", "bench", "python/src"),
     ".py": ("python/rollring", "bench", "tools", "examples/grpo/options.py"),
     "": ("dev",),
 }
+COMMENTED = ("include", "lib", "producer", "consumer", "stash")
 # What a macro or an attribute takes is for developers.
 FOR_DEVELOPERS = re.compile(
     r"(?:FAULT_POINT|static_assert|ROLLRING_ASSERT|\[\[nodiscard)\s*\([^;]*$")
@@ -115,13 +117,17 @@ def exported():
     return found or sys.exit("python/rollring has no __all__")
 
 
+def has_comments(path):
+    """Whether the comments of this file are read, too."""
+    return any(ROOT / name in path.parents for name in COMMENTED)
+
+
 def texts_of(path, names):
     source = path.read_text(encoding="utf-8")
     if not path.suffix:
         return shell_texts(source)
     if path.suffix != ".py":
-        of_header = [(1, comments(path, source))] if HEADERS in path.parents else []
-        return [*cpp_texts(source), *of_header]
+        return [*cpp_texts(source), *([(1, comments(path, source))] if has_comments(path) else ())]
     if PACKAGE not in path.parents:
         return python_texts(source, lambda name: False)
     if path.name.startswith("_") and path.name != "__init__.py":
@@ -152,6 +158,12 @@ def check_the_check():
     header = "// A noun.\n//\n// What a is\n#define B\nint c;  // who d\n"
     if [line for line, _ in breaches(comments(Path("a.hpp"), header))] != [3, 5]:
         sys.exit("the check does not read the comments of headers")
+    kernel = "int a;  // the sum\n// What a warp reads\n"
+    if [line for line, _ in breaches(comments(Path("a.cuh"), kernel))] != [2]:
+        sys.exit("the check does not read the comments of kernels")
+    if [name for name in COMMENTED if not has_comments(ROOT / name / "a/b.hpp")] or has_comments(
+            ROOT / "tests/a.cpp") or set(COMMENTED) - set(PLACES[".cpp .hpp .cu .cuh"]):
+        sys.exit("the check does not read the comments of the folders in COMMENTED")
     if not is_refused({".py": ("no/such/folder",)}):
         sys.exit("the check passes over a folder that is not there")
 

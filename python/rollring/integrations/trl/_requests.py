@@ -65,7 +65,7 @@ class RolloutRequests:
             yield from members
 
     def close(self) -> None:
-        """Withdraw open requests, and leave the ring. Twice is fine."""
+        """Withdraw open requests, and leave the ring. Idempotent."""
         self._board.close()
         self._stash.close()
 

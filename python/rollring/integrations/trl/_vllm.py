@@ -106,7 +106,7 @@ class VLLMWeightTransfer:
         """Nothing, as in `pause`."""
 
     def destroy(self) -> None:
-        """Leave the channel: servers go on with what they have. Twice is fine."""
+        """Leave the channel: servers go on with what they have. Idempotent."""
         if self._trainer is not None:
             self._trainer.shutdown()
             self._trainer = None

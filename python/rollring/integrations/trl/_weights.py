@@ -85,7 +85,7 @@ class RingWeightTransfer:
         """Nothing: engines that have adopted the version serve it."""
 
     def destroy(self) -> None:
-        """Leave the channel: engines go on with what they have. Twice is fine."""
+        """Leave the channel: engines go on with what they have. Idempotent."""
         self._stream.close()
 
     # --- inside
