@@ -35,8 +35,8 @@ Domain::Domain(std::unique_ptr<PhysicalMemory> memory, std::uint64_t chunk_bytes
     : memory_(std::move(memory), chunk_bytes) {}
 
 Domain::~Domain() {
-    // At the end of a process the driver may be gone already and refuse all this: then the system
-    // takes everything back.
+    // When the process ends, the driver may be gone already and refuse all this: then the system
+    // frees everything.
     if (tags_.empty() && !memory_.has_leftovers()) return;
     if (!memory_.end_copies()) memory_.forget_copies();
     [[maybe_unused]] const auto waited = memory_.wait({});
@@ -133,7 +133,7 @@ Result<void> Domain::free(void* address) {
             const bool as_before = !tag->resident || std::ranges::all_of(region->chunks, is_mapped);
             if (!step && as_before) return failed(doing, step.error());
         }
-        // There is no way back from here: what the driver refuses is tried again later.
+        // This cannot be undone: parts that the driver refuses are retried later.
         memory_.discard(std::move(*region));
         tag->regions.erase(region);
         if (tag->regions.empty()) tags_.erase(tag);
@@ -211,7 +211,7 @@ Result<DomainReport> Domain::release(std::span<const TagRelease> wanted,
     if (!unmapped) {
         memory_.give_slabs_back(pinned);
         for (Tag* tag : *chosen) {
-            // Whoever cannot be used counts as released: resume maps it again, with its bytes.
+            // A chunk that cannot be used counts as released: resume maps it again, with its bytes.
             for (const Region& region : tag->regions) {
                 for (const Chunk& chunk : region.chunks) {
                     if (chunk.state != ChunkState::mapped) tag->resident = false;
@@ -244,7 +244,7 @@ Result<DomainReport> Domain::resume(std::span<const std::string_view> names) {
             if (chunk.state == ChunkState::absent) report.device_bytes += chunk.bytes;
         }
     }
-    // Asked first, so that a full device costs nothing; it can still fill up while we map.
+    // Checked first, so that a full device costs nothing; it can still fill up during the mapping.
     if (const auto enough = memory_.check_free(report.device_bytes); !enough) {
         return failed(doing, enough.error());
     }

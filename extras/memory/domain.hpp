@@ -1,14 +1,14 @@
 #pragma once
 // The state machine of MemoryDomain, over any PhysicalMemory.
 //
-// Nothing is lost on an error because every step but the last can be taken back: copies leave the
+// Nothing is lost on an error because every step but the last can be undone: copies leave the
 // memory as it is, and unmapping keeps the physical memory and its bytes until its handle is
 // destroyed. So a release copies everything out, then unmaps everything, and only then destroys
-// handles. Unmapping chunk i - 1 while chunk i is copied would save the time of unmapping, about
-// 1 ms of the 300 ms that 16 GiB take, and cost the guarantee.
+// handles. Unmapping chunk i - 1 while chunk i is copied would save the time of unmapping, about 1
+// ms of the 300 ms that 16 GiB take, and cost the guarantee.
 //
-// Where taking back fails too, chunks stay `held` or `mapped` under a released tag. The next resume
-// goes on from there. The steps are in region_memory.hpp.
+// If an undo fails, too, chunks stay `held` or `mapped` under a released tag. The next resume
+// continues from that state. The steps are in region_memory.hpp.
 
 #include <cstdint>
 #include <memory>
@@ -51,7 +51,7 @@ class Domain {
         std::vector<Region> regions;
     };
 
-    // The tag if there is one; an error if no memory can come under it now.
+    // The tag if there is one; an error if no memory can be added to it now.
     Result<Tag*> growing(std::string_view name, std::string_view doing);
     void add(Tag* tag, std::string_view name, Region region);
     Result<std::vector<Tag*>> select(std::span<const std::string_view> names, bool resident);

@@ -160,7 +160,7 @@ Result<void> RegionMemory::unmap_all(std::span<Region* const> regions) {
     return {};
 }
 
-// After an error copies can still be under way: what they touch must stay until they are done.
+// After an error copies may still be under way: their memory must stay until they are done.
 Result<void> RegionMemory::end_copies() {
     if (!copying_) return {};
     Result<void> waited = memory_->wait_copies();

@@ -31,7 +31,7 @@ struct Chunk {
     ChunkState state = ChunkState::absent;
     bool on_host = false;  // its contents are in the slab and not yet on the device
     MemoryHandle handle{};
-    std::uint64_t* owner_handle = nullptr;  // of adopted memory: where its owner looks for `handle`
+    std::uint64_t* owner_handle = nullptr;  // of adopted memory: the owner's word for `handle`
 
     void set_handle(MemoryHandle is) {
         handle = is;
@@ -45,7 +45,7 @@ struct Region {
     std::byte* slab = nullptr;
     std::vector<Chunk> chunks;
 
-    // Addresses and physical memory are another allocator's. There is one chunk.
+    // Addresses and physical memory belong to another allocator. There is one chunk.
     [[nodiscard]] bool is_adopted() const { return chunks.front().owner_handle != nullptr; }
 };
 
@@ -57,7 +57,7 @@ class RegionMemory {
 
     [[nodiscard]] std::uint64_t granularity_bytes() const { return memory_->granularity_bytes(); }
 
-    // A new region, all of it mapped. out_of_device_memory, device_error: then there is none.
+    // A new region, completely mapped. out_of_device_memory, device_error: nothing is left of it.
     Result<Region> make(std::uint64_t bytes);
     // Unmaps and frees the region; the device must not use it any more. Parts that the driver
     // refuses are retried later.
@@ -73,7 +73,8 @@ class RegionMemory {
 
     // On an error the old state is restored, or the error says which part is not.
     Result<void> unmap_all(std::span<Region* const> regions);
-    // To pinned host memory. `pinned`: the regions that got their slab here; none, on an error.
+    // Copies to pinned host memory. `pinned`: the regions that got their slab here; none, on an
+    // error.
     Result<void> copy_out(std::span<Region* const> regions, std::vector<Region*>& pinned);
     // Maps all chunks and restores their contents; returns the bytes copied. On an error the old
     // state is restored, or the error says which part is not.
@@ -87,7 +88,7 @@ class RegionMemory {
     void forget_copies() { copying_ = false; }
 
   private:
-    struct Before {  // how a step found a chunk
+    struct Before {  // the state in which a step found a chunk
         Chunk* chunk;
         ChunkState state;
     };

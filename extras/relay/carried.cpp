@@ -30,7 +30,7 @@ struct Carried::Page {
     std::array<Note, notes_max> notes;
     Places::Slots places;
 
-    // Behind it, of each lane: the first position that was not carried.
+    // Behind the page, for each lane: the first position that was not carried.
     [[nodiscard]] std::atomic<std::uint64_t>& end_of(std::uint64_t lane) {
         return reinterpret_cast<std::atomic<std::uint64_t>*>(this + 1)[lane];
     }

@@ -18,7 +18,7 @@ bool is_aligned(std::span<const std::byte> span) {
     return reinterpret_cast<std::uintptr_t>(span.data()) % alignment == 0;
 }
 
-// The columns stay where the view has them.
+// The columns stay in the view's memory.
 void show(const TrajectoryView& view, Draft& draft) {
     draft.clear();
     draft.meta = view.meta();

@@ -1,8 +1,8 @@
 #pragma once
 // The records that a forwarder of another ring has sent, put into the receiver's ring.
 //
-// Records of a lane of the source go in order, and wait for each other as they would wait in their
-// producer; those of other lanes do not wait for them. Only records of the same lane wait for a
+// Records of one lane of the source go in order, and wait for each other as they would in their
+// producer; records of other lanes do not wait for them. Only records of the same lane wait for a
 // group's place.
 
 #include <condition_variable>
@@ -50,7 +50,7 @@ class Inbox {
         std::vector<std::uint64_t> sent;  // parcels, all of whose records are in the ring
         std::vector<Answer> answers;
         std::uint64_t spare = 0;  // places that the source has in advance
-        bool is_short = false;    // the source is to give back places that it does not use
+        bool is_short = false;    // the source should return places that it does not use
         Push problem = Push::ok;  // closed: the ring is gone, or the lane
         std::string why;
     };
@@ -60,24 +60,26 @@ class Inbox {
     static Result<std::unique_ptr<Inbox>> open(std::string_view ring,
                                                const ProducerOptions& options, Carried carried);
 
-    // Any thread. Spans stay unchanged until the parcel was sent or dropped. `spare`: places that
-    // the source wants to have in advance. Returns the fault of the parcel; empty: there is none.
+    // Any thread may call it. Spans stay unchanged until the parcel was sent or dropped. `spare`:
+    // places that the source wants in advance. Returns the fault of the parcel; empty: there is
+    // none.
     std::string_view give(std::uint64_t number, std::vector<ParcelEntry> entries,
                           const std::vector<std::span<const std::byte>>& spans,
                           std::uint64_t spare);
     void ask(Asked asked);
     void forget(std::uint64_t asked);  // its worker no longer waits
-    // Gives back a place that this worker has taken for a group of which nothing was sent.
+    // Returns a place that this worker has taken for a group of which nothing was sent.
     void cancel(std::uint64_t worker, const GroupKey& key);
-    void worker_gone(std::uint64_t worker);  // all its places
-    // The source's forwarder begins anew and sends again what was not sent. No step is under way.
+    void worker_gone(std::uint64_t worker);  // returns all its places
+    // The source's forwarder starts anew, and sends unsent records again. Requires that no step is
+    // under way.
     void drop_parcels();
-    // The workers that have places. No step is under way.
+    // The workers that have places. Requires that no step is under way.
     [[nodiscard]] std::vector<std::uint64_t> workers() { return carried_.places().workers(); }
     [[nodiscard]] std::uint64_t spare() const { return spare_.count(); }
     void interrupt();
 
-    // One thread. Waits until there is something to tell.
+    // For one thread. Waits until there is anything to report.
     News step(Deadline deadline);
     void close();
     [[nodiscard]] InboxStats stats() const;
@@ -93,7 +95,7 @@ class Inbox {
         std::vector<ParcelEntry> entries;
         std::vector<std::span<const std::byte>> spans;
         std::uint64_t spare;
-        // Copies of spans that were not aligned as records must be.
+        // Copies of spans without the alignment of records.
         std::vector<std::vector<Line>> aligned = {};
         std::size_t left = 0;  // entries that are not in the ring
     };
@@ -101,10 +103,10 @@ class Inbox {
         std::shared_ptr<Parcel> parcel;
         const ParcelEntry* entry;
     };
-    // A worker whose places are given back.
+    // A worker whose places are returned.
     struct Cancelled {
         std::uint64_t worker;
-        std::optional<GroupKey> key;  // none: of all groups
+        std::optional<GroupKey> key;  // none: all its groups
     };
     enum class Went { on, no_room, no_place, closed };
 
@@ -124,7 +126,7 @@ class Inbox {
     TrajectoryView view_;
     Draft draft_;
     std::vector<std::deque<Item>> lanes_;
-    std::size_t turn_ = 0;  // the lane that is first
+    std::size_t turn_ = 0;  // the lane whose turn it is
     std::deque<Asked> asked_;
     InboxStats stats_{};
 

@@ -19,7 +19,7 @@
 
 namespace rollring::relay {
 
-// Spans of memory and, for each record, its place in them.
+// Spans of memory and, for each record, its offset in them.
 struct Parcel {
     std::vector<ParcelEntry> entries;
     std::vector<std::span<const std::byte>> spans;
@@ -35,8 +35,8 @@ class Outbox {
     static Result<Outbox> open(std::string_view ring, std::optional<std::uint64_t> places);
 
     // Waits for a record, then collects until the parcel has `bytes`, or until `linger_ns` have
-    // passed since the first record and no other is there. Spans are valid until release() of their
-    // records, and end with the outbox.
+    // passed since the first record and no other one is there. Spans are valid until release() of
+    // their records, and end with the outbox.
     Poll collect(Parcel& parcel, std::uint64_t bytes, std::int64_t linger_ns, Deadline deadline);
     // Releases that many of the collected records, the oldest first. Their spans are invalid then.
     void release(std::uint64_t records);
@@ -44,11 +44,11 @@ class Outbox {
     // A group counts until its first record is released.
     void bound_groups(std::uint64_t places);
     [[nodiscard]] std::uint64_t announced_groups() const;
-    // (lane, epoch) of producers that have gone since the previous call.
+    // (lane, epoch) of producers that ended since the previous call.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> gone();
     [[nodiscard]] std::uint32_t producers() const;
     [[nodiscard]] std::string problem() const;  // after Poll::closed
-    // From any thread: the wait under way, or else the next one, ends.
+    // Ends the current wait, or the next one; any thread may call it.
     void interrupt();
 
   private:

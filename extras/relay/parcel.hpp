@@ -1,6 +1,6 @@
 #pragma once
 // Records on their way from one ring to another, in another process: a parcel is an index, an entry
-// for each record, and spans of memory that the records lie in.
+// for each record, and the spans of memory of the records.
 
 #include <cstdint>
 #include <type_traits>
@@ -8,7 +8,7 @@
 namespace rollring::relay {
 
 struct ParcelEntry {
-    std::uint64_t position;  // in its lane: larger than that of any before it, of whichever epoch
+    std::uint64_t position;  // in its lane: larger than any earlier one, in every epoch
     std::uint64_t sequence;
     std::uint64_t offset;  // in its span
     std::uint64_t bytes;

@@ -30,7 +30,7 @@ struct RequestBoard::Impl {
     LookAround around{};
     Interruption interruption{};
     struct Place {
-        bool used = false;  // what was posted there may still be under way
+        bool used = false;  // its last request may still be under way
         std::uint64_t serial = 0;
         std::uint64_t reserved_bytes = 0;
     };
@@ -38,12 +38,12 @@ struct RequestBoard::Impl {
     std::vector<std::uint32_t> free{};
 
     void withdraw_all();
-    // What is taken is free when its worker lets go of it, anything else now. False: its word is
-    // not `seen` any more.
+    // A taken request becomes free when its worker lets go of it, any other one now. False: its
+    // word is no longer `seen`.
     [[nodiscard]] bool withdraw(std::uint32_t place, std::uint64_t seen) const;
-    // A place that is free. Its word is then this board's to write, until it says `waiting`.
+    // A free entry. Its word is then this board's to write, until it says `waiting`.
     std::optional<std::uint32_t> find_place();
-    // What was posted there is over: finished, or written over by somebody.
+    // Whether the entry's last request is finished, or its word was overwritten.
     [[nodiscard]] bool over(std::uint32_t place) const;
     std::vector<std::uint64_t> take_given_up();
 };
@@ -60,7 +60,7 @@ Result<std::optional<LifeLock>> take_board(const RequestPages& pages, Deadline d
 
 }  // namespace
 
-// Nobody begins what waits; what is taken is over when its worker lets go of it.
+// No worker begins a waiting request any more; a taken one ends when its worker lets go of it.
 void RequestBoard::Impl::withdraw_all() {
     places.resize(pages.count());
     for (std::uint32_t place = 0; place < pages.count(); place++) {
@@ -98,7 +98,7 @@ bool RequestBoard::Impl::over(std::uint32_t place) const {
 
 std::optional<std::uint32_t> RequestBoard::Impl::find_place() {
     if (free.empty()) {
-        // The lowest last, to be taken first.
+        // The lowest last, because it is taken first.
         for (std::uint32_t place = pages.count(); place-- > 0;) {
             if (places[place].used && !over(place)) continue;
             places[place].used = false;

@@ -1,11 +1,11 @@
 #pragma once
 // Every structure of a ring's requests. They lie in an object of their own beside the ring
-// (lib/shm/companion.hpp), which is made by the end that opens first.
+// (lib/shm/companion.hpp), which the end that opens first makes.
 //
 //   header page    CompanionHeader; sizes: places, bytes of each body
 //   control page   the bells of the workers and of the board: both; RequestControl: the board
 //   seats          each RequestWorker: its own
-//   entries        both: the words that say whose a request is
+//   entries        both: the states of the requests and their workers
 //   bodies         the board
 //
 // All memory except the bodies is reserved when the object is made; a body when a request of that
@@ -32,7 +32,7 @@ inline constexpr std::uint32_t request_seats = 1024;
 static_assert(requests_max == 1U << place_bits);
 
 // Written by the board, except for given_up: the process that ends a request's last attempt adds to
-// it.
+// that.
 struct RequestControl {
     std::atomic<std::uint32_t> epoch;     // grows with each board that takes the seat
     std::atomic<std::uint32_t> attempts;  // workers that may begin a request
@@ -57,7 +57,7 @@ struct RequestSeat {
 static_assert(sizeof(RequestSeat) == line_bytes);
 
 struct RequestEntry {
-    std::atomic<std::uint64_t> word;       // whose it is: requests::Word
+    std::atomic<std::uint64_t> word;       // its state and its worker: requests::Word
     std::atomic<std::uint64_t> bytes;      // of its body
     std::atomic<std::int64_t> posted_ns;   // CLOCK_MONOTONIC, as is the next
     std::atomic<std::int64_t> changed_ns;  // when its word last changed; only grows until a post

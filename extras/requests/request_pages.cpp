@@ -76,7 +76,7 @@ Result<void> RequestPages::usable(std::uint64_t generation, bool thorough) const
         return refused(Errc::forked,
                        "it belongs to the parent process: open another one after the fork");
     }
-    // Looked at before the ring's name, which a remover takes away first.
+    // Checked before the ring's name, which a remover unlinks first.
     const bool gone = thorough && !object_.linked();
     if (map_.is_removed(thorough)) {
         return refused(Errc::closed, fmt::format("ring {} was removed", map_.segment().ring()));

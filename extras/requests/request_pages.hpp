@@ -1,5 +1,5 @@
 #pragma once
-// The pages of a ring's requests, as either end maps them.
+// The pages of a ring's requests as either end maps them.
 
 #include <string_view>
 
@@ -8,12 +8,12 @@
 
 namespace rollring::requests {
 
-// Whether bodies are written by this end.
+// Whether this end writes the bodies.
 enum class Bodies { written, read };
 
 class RequestPages {
   public:
-    // Waits for the ring. The first one to come makes the object.
+    // Waits for the ring. The first end to come makes the object.
     static Result<RequestPages> attach(std::string_view ring, Deadline deadline, Bodies bodies);
 
     [[nodiscard]] int fd() const { return object_.fd(); }
@@ -35,28 +35,28 @@ class RequestPages {
     [[nodiscard]] std::byte* body(std::uint32_t place) const {
         return bodies_.data() + place * geometry_.body_bytes;
     }
-    // Notes that the word of it has changed just now, for those who look.
+    // Notes for onlookers that the entry's word has just changed.
     void changed(std::uint32_t place) const;
-    // Of a body, whose pages are reserved from its start on.
+    // Reserves the pages of a body, from its start on.
     [[nodiscard]] Result<void> reserve(std::uint32_t place, std::uint64_t bytes) const;
 
-    // To be asked with a life byte in hand: Segment::stays(), of the ring and of this object.
+    // Requires a life byte in hand: Segment::stays(), for the ring and for this object.
     [[nodiscard]] Result<bool> stays(Deadline deadline) const;
-    // Why neither end can go on; nothing if it can. Cheap, unless `thorough`.
+    // An error if neither end can continue. Cheap, unless `thorough`.
     [[nodiscard]] Result<void> usable(std::uint64_t generation, bool thorough) const;
 
-    // Takes what `seat` has from it, because its worker lets go or is dead. True if there was
-    // something.
+    // Returns the requests of `seat`, because its worker lets go of them or is dead. True if there
+    // was one.
     bool let_go(std::uint32_t seat) const;
-    // The same of all whose workers are dead.
+    // The same for all dead workers.
     bool let_go_of_dead() const;
-    // One request, if it still is what `word` says. False if not.
+    // Returns one request if its word is still `word`; otherwise false.
     bool let_go(std::uint32_t place, std::uint64_t word) const;
 
   private:
     RequestPages(RingMap map, Companion object, RequestGeometry geometry, Mapping shared,
                  Mapping bodies);
-    // At an offset of the object.
+    // The T at an offset of the object.
     template <class T>
     [[nodiscard]] T& shared(std::uint64_t offset) const {
         return shared_.at<T>(offset - RequestGeometry::shared_offset());
@@ -68,12 +68,12 @@ class RequestPages {
     Mapping bodies_;
 };
 
-// How often a wait looks for the dead, and whether the ring was removed by other means.
+// The interval at which a wait checks for dead workers, and for a removal by other software.
 inline constexpr std::int64_t look_around_ns = 50'000'000;
 
 class LookAround {
   public:
-    // True at first, and then now and then.
+    // True at first, and then from time to time.
     [[nodiscard]] bool due() {
         const std::int64_t now = monotonic_ns();
         if (now - last_ns_ < look_around_ns) return false;

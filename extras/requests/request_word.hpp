@@ -1,11 +1,11 @@
 #pragma once
-// The one word that says whose a request is. Every change of it is a compare-and-swap of the whole,
-// so that of those who want the same change one gets it.
+// The one word of a request: its state and its worker. Every change is a compare-and-swap of the
+// whole word, so that of several processes that want the same change one succeeds.
 //
 //   free -> waiting          the board posts
 //   waiting -> taken         a worker takes it
 //   taken -> free            that worker is done
-//   taken -> waiting         that worker gives it back, or whoever sees that it has died
+//   taken -> waiting         that worker returns it, or a process that sees the worker's death
 //   taken -> given_up        the same, and it has been begun too often
 //   waiting, given_up -> free   the board withdraws it, or has told that it was given up
 //   taken -> taken, withdrawn   the board withdraws it: it is free when its worker lets go
@@ -41,7 +41,7 @@ struct Word {
         return word;
     }
 
-    // What becomes of it when its worker does not have it any more, and did not finish it.
+    // The word after its worker has lost the request without finishing it.
     [[nodiscard]] constexpr Word let_go(std::uint32_t attempts) const {
         if (withdrawn) return {};
         const bool last = attempt + 1 >= attempts;
@@ -57,7 +57,7 @@ constexpr bool older(std::uint32_t serial, std::uint32_t than) {
     return static_cast<std::int32_t>(serial - than) < 0;
 }
 
-// A request's number: its serial, and its place in the low bits.
+// A request's number: its serial, and its entry's index in the low bits.
 inline constexpr std::uint32_t place_bits = 16;
 
 constexpr std::uint64_t number_of(std::uint64_t serial, std::uint32_t place) {

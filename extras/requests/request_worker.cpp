@@ -28,16 +28,16 @@ struct RequestWorker::Impl {
     LookAround around{};
     Interruption interruption{};
 
-    // The oldest that waits, taken; nothing if none does.
+    // Takes the oldest waiting request; empty if there is none.
     std::optional<TakenRequest> find() const;
-    // The word as it is now, if it still says that this worker has the request.
+    // The present word, if this worker still has the request.
     [[nodiscard]] std::optional<std::uint64_t> ours(const TakenRequest& request) const;
 };
 
 namespace {
 
-// A seat and its life byte. What its last worker had is let go of, now that it is proven to be
-// gone.
+// Takes a seat and its life byte, and returns the requests of its last worker, which is now proven
+// to be gone.
 Result<std::optional<std::pair<std::uint32_t, LifeLock>>> take_seat(const RequestPages& pages) {
     for (std::uint32_t seat = 0; seat < request_seats; seat++) {
         auto lock = LifeLock::take(pages.fd(), requests::seat_byte(seat));
@@ -73,7 +73,7 @@ std::optional<TakenRequest> RequestWorker::Impl::find() const {
         FAULT_POINT("requests.taken");
         pages.changed(*oldest);
         const std::uint64_t bytes = peek(entry.bytes);
-        if (bytes > pages.body_bytes()) {  // somebody has written over it
+        if (bytes > pages.body_bytes()) {  // the word was overwritten
             pages.let_go(*oldest, mine.packed());
             continue;
         }

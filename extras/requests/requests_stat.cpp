@@ -22,7 +22,8 @@ using requests::RequestSeat;
 using requests::State;
 using requests::Word;
 
-// Copies by system calls, which allocate no page of the sparse object; each word is read whole.
+// Copies by system calls, which allocate no page of the sparse object. Each word is read as a
+// whole.
 template <class T>
 std::vector<T> read_all(const Companion& object, std::uint64_t offset, std::uint64_t count) {
     std::vector<T> rows(count);
@@ -126,7 +127,7 @@ Result<RequestsStat> stat_requests(std::string_view ring) {
     stat.oldest_waiting_ns = stat.oldest_taken_ns = -1;
     if (stat.places == 0) return stat;
     const auto object = Companion::look(map->segment(), requests::kind);
-    if (!object && object.error().code == Errc::not_found) return stat;  // neither end has come yet
+    if (!object && object.error().code == Errc::not_found) return stat;  // no end has opened yet
     if (!object) return std::unexpected(object.error());
     const auto geometry = RequestGeometry::of(*object);
     if (!geometry) return std::unexpected(geometry.error());

@@ -33,11 +33,11 @@ bool Keeper::serve(Deadline deadline, const Interruption& stop) {
     return true;
 }
 
-// False if nothing came.
+// False if nothing arrived.
 bool Keeper::turn() {
     bool any = take_values();
     for (Record record; clears_.poll(record) == Poll::record; any = true) {
-        // What it names was put before.
+        // The values that it names were put before.
         take_values();
         clear(record);
         FAULT_POINT("store.cleared");
@@ -54,7 +54,7 @@ bool Keeper::take_values() {
     return any;
 }
 
-// Newer and older are told by when they were put, for lanes come in any order.
+// The time of the put decides which value is newer, because lanes come in any order.
 void Keeper::take(const Record& record) {
     const Meta& meta = record.view.meta();
     const std::uint64_t location = location_of(record.ref.lane, record.ref.position).number;

@@ -1,7 +1,7 @@
 #pragma once
-// Who keeps a store's books: the consumer of both of its rings, in whichever process. It holds what
-// was put until it is told to clear it, or a newer value of the same key comes. All that it knows
-// stands in the rings: the next one reads it there.
+// The bookkeeper of a store: the consumer of both of its rings, in any process. It holds each value
+// until it is told to clear it, or until a newer value of the same key arrives. The rings contain
+// all that it knows, and its successor reads it there.
 
 #include <cstdint>
 #include <optional>
@@ -18,11 +18,11 @@ namespace rollring {
 
 class Keeper {
   public:
-    // Takes both seats. Errc::busy: another process has them. The rings outlive this.
+    // Takes both seats. Errc::busy: another process has them. `rings` must outlive this object.
     static Result<Keeper> open(const StoreRings& rings, std::string_view name);
 
-    // Does what comes, until the deadline or the interruption. False: there is nothing to keep any
-    // more, for the store was removed.
+    // Handles all arrivals, until the deadline or the interruption. False: nothing is left to keep,
+    // because the store was removed.
     [[nodiscard]] bool serve(Deadline deadline, const Interruption& stop);
 
   private:
@@ -48,7 +48,7 @@ class Keeper {
     Consumer clears_;
     std::unordered_map<std::uint64_t, Held> held_;                            // by location
     std::unordered_map<GroupKey, std::uint64_t, KeyHash> newest_;             // location, by cell
-    std::unordered_map<GroupKey, std::vector<std::uint64_t>, KeyHash> rows_;  // those of a row
+    std::unordered_map<GroupKey, std::vector<std::uint64_t>, KeyHash> rows_;  // locations of a row
 };
 
 }  // namespace rollring

@@ -22,8 +22,8 @@ namespace rollring {
 namespace {
 
 constexpr std::size_t clear_most = 4096;       // values that one record names
-constexpr std::int64_t keep_ns = 500'000'000;  // between looks at what this process holds
-constexpr std::int64_t seat_ns = 100'000'000;  // between looks whether the books are kept
+constexpr std::int64_t keep_ns = 500'000'000;  // between checks of the values held by this process
+constexpr std::int64_t seat_ns = 100'000'000;  // between checks whether the books are kept
 // Frame, header and directory of a value, and some of its key.
 constexpr std::uint64_t overhead_bytes = 512;
 
@@ -31,10 +31,10 @@ Draft draft_of(std::string_view key, std::string_view column, std::int64_t now_n
     Draft draft(key.empty() ? std::string_view(".") : key);
     draft.meta.status = Status::filtered;  // promises no tokens
     draft.meta.repetition_id = key.empty() ? 0 : 1;
-    // With the key it makes the group key, which a reader checks.
+    // Part of the group key, which a reader checks.
     draft.meta.visit = column.empty() ? 0 : GroupKey::of(column, 0).low;
     draft.meta.created_ns =
-        now_ns;  // by the clock that all processes share, to tell newer from older
+        now_ns;  // by the clock that all processes share, so that the newer value is known
     return draft;
 }
 
@@ -112,7 +112,7 @@ Result<void> Store::Impl::check() const {
 }
 
 Result<void> Store::Impl::start() {
-    // Signals are the business of the caller's threads.
+    // Signals are for the caller's threads.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -128,13 +128,13 @@ Result<void> Store::Impl::start() {
     return failed(Errc::system, error, "cannot start the store's thread");
 }
 
-// The thread of each process that has the store open: it keeps the books as soon as nobody else
-// does, and gives back what this process does not use.
+// The thread of each process that has the store open: it keeps the books once no other process
+// does, and returns unused lanes of this process.
 void Store::Impl::keep() {
     std::optional<Keeper> books;
     Bell& bell = rings.values.consumer_bell();
     while (!stop.raised()) {
-        // Software that cleans /dev/shm removes it by other means than remove(): all are told.
+        // Other software that cleans /dev/shm may have removed the store: all processes are told.
         if (removed(true)) return;
         if (!books && !rings.values.consumer_alive()) {
             if (auto opened = Keeper::open(rings, name)) books.emplace(std::move(*opened));
@@ -142,7 +142,7 @@ void Store::Impl::keep() {
         if (books) {
             if (!books->serve(Deadline::after_ns(keep_ns), stop)) return;
         } else {
-            // Any number that it has had will do: whoever ends the wait changes it.
+            // Any earlier number will do: the end of the wait changes it.
             futex_sleep(bell.sequence, bell.sequence.load(), Deadline::after_ns(seat_ns));
         }
         const std::unique_lock lock(writing, std::try_to_lock);
@@ -222,7 +222,7 @@ Result<void> Store::Impl::clear(std::span<const Named> named, ClearBy by, Deadli
     return {};
 }
 
-// Until whoever keeps the books has done it: nobody finds the values afterwards.
+// Waits until the bookkeeper has cleared the values, so that no process finds them afterwards.
 Result<void> Store::Impl::clear_some(const Draft& draft, Deadline deadline) {
     RecordRef ref;
     const Push pushed = clears.push_later(draft, deadline, ref);
@@ -246,7 +246,7 @@ Result<void> Store::Impl::clear_some(const Draft& draft, Deadline deadline) {
             if (!over) futex_sleep(bell.sequence, seen, {std::min(deadline.at_ns, look_ns)});
             core.cancel();
             if (over) return {};
-            // No process keeps the books of a store that was removed, or will.
+            // No process keeps the books of a removed store.
             if (auto there = check(); !there) return there;
         }
     }
@@ -297,7 +297,7 @@ Result<Store> Store::open(std::string_view name, const StoreOptions& options) {
 }
 
 Result<void> Store::remove(std::string_view name, bool force) {
-    // Either may be gone already, by `rollring rm` or as a leftover.
+    // Either ring may be gone already, removed by `rollring rm` or as a leftover.
     auto values = remove_ring(name, force);
     if (!values && values.error().code != Errc::not_found) return values;
     auto clears = remove_ring(StoreRings::clears_name(name), force);

@@ -21,7 +21,7 @@ struct Beginning {
     RecordHeader header;
     ColumnEntry entries[columns];
 
-    // As checked_frame() reads one.
+    // The interface that checked_frame() reads.
     [[nodiscard]] const Frame& read(std::uint64_t /*offset*/) const { return frame; }
     [[nodiscard]] const std::byte* payload() const {
         return reinterpret_cast<const std::byte*>(&header);

@@ -1,6 +1,6 @@
 #pragma once
-// Reads values of a store where they lie, without mapping them: a value may be cleared meanwhile,
-// and touching a hole would allocate a page.
+// Reads values of a store in place, without mapping them: a value may be cleared meanwhile, and
+// touching a hole would allocate a page.
 
 #include <array>
 #include <cstdint>
@@ -29,7 +29,7 @@ class ReleasedMarks {
 
 class StoredValues {
   public:
-    // The map outlives this.
+    // The map must outlive this object.
     explicit StoredValues(const RingMap& map) : map_(&map) {}
 
     // Errc::not_stored, Errc::bad_record.
@@ -41,7 +41,7 @@ class StoredValues {
     // Totals of a lane by a scan of its frames; approximate while others put and clear.
     struct Sum {
         std::uint64_t values = 0;
-        std::uint64_t bytes = 0;  // with all that lies beside them
+        std::uint64_t bytes = 0;  // with frames, headers and padding
     };
     [[nodiscard]] Sum sum(std::uint32_t lane) const;
 

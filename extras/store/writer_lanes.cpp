@@ -8,7 +8,7 @@ namespace rollring {
 namespace {
 
 constexpr std::int64_t idle_ns = 2'000'000'000;
-// Between looks for a lane, while all that are held are full.
+// Between searches for a lane, while all held lanes are full.
 constexpr std::int64_t look_ns = 10'000'000;
 
 }  // namespace
@@ -18,7 +18,7 @@ Push WriterLanes::push_later(const Draft& draft, Deadline deadline, RecordRef& a
         const bool over = deadline.passed();
         Push got = push_to_held(draft, Deadline::now(), at);
         if (got != Push::timed_out && got != Push::closed) return got;
-        // An empty lane, or else the rest of a lane that other processes have written to.
+        // An empty lane or, failing that, the rest of a lane that other processes have written to.
         if (take_lane(false) || take_lane(true)) continue;
         if (held_.empty()) {
             if (over || got == Push::closed) return got;
@@ -50,7 +50,7 @@ Push WriterLanes::push_to_held(const Draft& draft, Deadline deadline, RecordRef&
             return got;
         }
         problem_ = held_[i].producer.problem();
-        if (got == Push::closed) {  // a damaged lane: not to be used
+        if (got == Push::closed) {  // a damaged lane: do not use it
             held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
             if (!map_->segment().linked()) return got;
             continue;

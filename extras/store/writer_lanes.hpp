@@ -14,16 +14,16 @@ namespace rollring {
 
 class WriterLanes {
   public:
-    // `most`: lanes at a time. The map outlives this.
+    // `most`: lanes at a time. The map must outlive this object.
     WriterLanes(const RingMap& map, std::string ring, std::string name, std::size_t most)
         : map_(&map), ring_(std::move(ring)), name_(std::move(name)), most_(most) {}
 
-    // Visible with flush() at the latest.
+    // Visible after flush() at the latest.
     Push push_later(const Draft& draft, Deadline deadline, RecordRef& at);
     void flush();
     // Gives back lanes without records that were not written to recently.
     void give_back_idle();
-    // Why the last call did not return Push::ok.
+    // The reason why the last call did not return Push::ok.
     [[nodiscard]] const std::string& problem() const { return problem_; }
 
   private:
