@@ -16,7 +16,7 @@ HttpAnswer say(const Json& json, int status = 200) {
     return {.status = status, .body = json.dump()};
 }
 
-// As FastAPI says of a body that breaks its model.
+// In the form of FastAPI's answer to a body that does not fit its model.
 HttpAnswer refuse(int status, const std::string& why) {
     Json detail = Json::array();
     Json where = Json::array();
@@ -34,13 +34,13 @@ class Fields {
         fields_ = members(value);
     }
 
-    // Null if it is not there.
+    // Null if the key is missing.
     [[nodiscard]] JsonValue find(std::string_view key) const {
         const auto found = std::ranges::find(fields_, key, &JsonMember::key);
         return found == fields_.end() ? JsonValue() : found->value;
     }
     [[nodiscard]] std::string text(std::string_view key) const { return string(key, must(key)); }
-    // Also written with a point, if nothing is behind it.
+    // Also accepts a number with a point if nothing is behind it.
     [[nodiscard]] std::int64_t whole(std::string_view key) const {
         const JsonValue value = must(key);
         if (value.is_integer() || !value.is_number()) return integer<std::int64_t>(key, value);
@@ -60,7 +60,7 @@ class Fields {
     std::vector<JsonMember> fields_;
 };
 
-// What their model asks for, beyond what a group needs to be one.
+// Checks the demands of Atropos' model beyond those of a group.
 void check_group(JsonValue group) {
     if (!group.is_object()) throw BadRecord("a group must be an object");
     const auto fields = members(group);
@@ -96,7 +96,7 @@ void check_group(JsonValue group) {
     }
 }
 
-// A group as they answer it: each of their keys, null where it was not given.
+// A group in the form of their answers: each of their keys, null if it was not given.
 std::string with_all_keys(const Fields& group) {
     std::string text;
     for (const std::string_view key :
@@ -109,7 +109,7 @@ std::string with_all_keys(const Fields& group) {
     return text += '}';
 }
 
-// What `sent` means to whoever posted it.
+// The answer to the sender of a post that was not received.
 HttpAnswer not_received(const AtroposHub::Posted& posted, const std::optional<std::string>& stuck) {
     switch (posted.sent) {
         case LaneSend::too_large:
@@ -150,7 +150,7 @@ const AtroposApi::Route* AtroposApi::find(const HttpRequest& request, bool& othe
         Route{"GET", "/status", &Api::status},
         Route{"GET", "/status-env", &Api::status_env},
         Route{"GET", "/reset_data", &Api::reset_data},
-        Route{"GET", "/rollring", &Api::rollring},  // not theirs: for who sends into the ring
+        Route{"GET", "/rollring", &Api::rollring},  // not theirs: for producers on the ring
     };
     const auto found = std::ranges::find(routes, request.path, &Route::path);
     other_method = found != routes.end() && found->method != request.method;
@@ -311,7 +311,8 @@ HttpAnswer AtroposApi::send(const HttpRequest& request, bool list) {
         groups.push_back(body);
     }
     std::vector<AtroposLine> lines;
-    // All of them are read before one is sent: a bad one costs no other, since nothing is taken.
+    // All of them are read before one is sent: a bad group costs no other, because nothing is
+    // taken.
     for (const JsonValue group : groups) {
         check_group(group);
         lines.emplace_back(run_id_, AtroposLine::Uneven::kept)

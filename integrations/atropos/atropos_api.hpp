@@ -36,7 +36,7 @@ class AtroposApi {
     HttpAnswer root(const HttpRequest& request);
     HttpAnswer rollring(const HttpRequest& request);
 
-    // Whole groups, in their order.
+    // Sends whole groups, in their order.
     HttpAnswer send(const HttpRequest& request, bool list);
 
     // The number of groups of this body already in the ring, so that a retried post sends none
@@ -51,7 +51,7 @@ class AtroposApi {
     std::string run_id_;
     std::atomic<std::uint64_t> bodies_ = 0;
     std::mutex latest_mutex_;
-    std::string latest_;  // the group that came last, as it was posted
+    std::string latest_;  // the last group, as it was posted
     struct Begun {
         GroupKey body;  // a hash of it
         std::size_t taken;

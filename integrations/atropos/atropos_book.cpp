@@ -9,13 +9,13 @@
 namespace rollring::cli {
 namespace {
 
-constexpr double min_env_weight = 0.01;   // theirs: no environment starves altogether
+constexpr double min_env_weight = 0.01;   // theirs: no environment starves completely
 constexpr std::size_t looked_at = 16384;  // groups; with batch_max a bound on the work
 constexpr std::int64_t batch_max = 1 << 20;
 
-// Subset sum: ascending indices of the earliest sizes that add up to `target`; empty if there are
-// none. `from[s]` is the place that first made s possible, so each sum leads back through earlier
-// places only. The textbook's subset sum.
+// Subset sum, as in textbooks: ascending indices of the earliest sizes that add up to `target`;
+// empty if there are none. `from[s]` is the index that first made s possible, so each sum leads
+// back through lower indices only.
 std::vector<std::size_t> sum_to(std::span<const std::uint32_t> sizes, std::int64_t target) {
     if (target <= 0 || target > batch_max) return {};
     const auto end = static_cast<std::size_t>(target);
@@ -169,7 +169,7 @@ std::uint64_t AtroposBook::waiting_sequences() const {
     return sequences;
 }
 
-// The formulas of their /status-env.
+// The formulas of Atropos' /status-env.
 AtroposEnvStatus AtroposBook::status_of(std::int64_t env_id) {
     if (!known(env_id)) throw std::out_of_range("unknown environment");
     AtroposEnv& self = envs_[static_cast<std::size_t>(env_id)];

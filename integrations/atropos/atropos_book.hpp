@@ -1,8 +1,8 @@
 #pragma once
-// The state of an Atropos server besides the groups: the trainer, the environments, which groups
-// wait in which order, and which of them make the next batch. No JSON, no ring, no clock, one
-// thread at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), but for what
-// docs/atropos.md lists.
+// The state of an Atropos server besides the groups: the trainer, the environments, the waiting
+// groups in their order, and the choice of the next batch. No JSON, no ring, no clock, one thread
+// at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), except for the differences
+// listed in docs/atropos.md.
 
 #include <cstdint>
 #include <deque>
@@ -56,11 +56,11 @@ class AtroposBook {
     // The first registration is valid until a reset.
     void enter_trainer(const AtroposTrainer& trainer);
     [[nodiscard]] const std::optional<AtroposTrainer>& trainer() const { return trainer_; }
-    // The trainer has asked for a batch: environments may begin.
+    // The trainer has asked for a batch: environments may start.
     void start() { started_ = true; }
     [[nodiscard]] bool started() const { return started_; }
 
-    // Its number, from 0 on.
+    // Returns its number, from 0 on.
     std::int64_t enter_env(AtroposEnv env);
     void enter_env_again(AtroposEnv env) { envs_.push_back(std::move(env)); }  // named already
     [[nodiscard]] std::span<const AtroposEnv> envs() const { return envs_; }
@@ -69,7 +69,8 @@ class AtroposBook {
     // Adds a group. If its size differs from the announced one, it is buffered: returns the
     // sequences in the buffer.
     std::optional<std::uint64_t> enter(const AtroposEntry& entry);
-    // A batch of exactly batch_size sequences, the oldest that make one; empty if none do.
+    // A batch of exactly batch_size sequences, from the oldest groups that make one; empty if none
+    // do.
     [[nodiscard]] std::vector<AtroposEntry> take_batch();
     void put_back(std::span<const AtroposEntry> batch);
     [[nodiscard]] std::int64_t step() const { return step_; }

@@ -123,12 +123,12 @@ void AtroposHub::adopt(Leased stranger) {
     static_cast<void>(book_.enter(entry));
 }
 
-// Everything that is complete in the ring. Groups that were not posted here are older than this
-// server, or come from producers on the ring.
+// Leases everything that is complete in the ring. Groups that were not posted here are older than
+// this server, or come from producers on the ring.
 void AtroposHub::lease_what_came(Deadline deadline) {
     Batch batch;
     while (stash_->next(batch, deadline) == NextBatch::batch) {
-        deadline = Deadline::now();  // for the first alone
+        deadline = Deadline::now();  // only the first one is waited for
         const auto& first = batch.sequences().front().view;
         AtroposEntry entry{.id = 0,
                            .env_id = first.meta().source_id,
@@ -167,7 +167,7 @@ bool AtroposHub::lease_all(std::span<const AtroposEntry> wanted) {
     return true;
 }
 
-// The trainer asks for the next batch: it is done with the last one, if it has read that.
+// The trainer asks for the next batch, so it is done with the last one if it has read that.
 void AtroposHub::finish_last() {
     bool again = false;
     {

@@ -57,7 +57,7 @@ class AtroposHub {
     struct Handed {
         std::optional<std::string> groups;
         std::function<void(bool written)> delivered = {};
-        std::string problem = {};  // why there is no trainer's side: try again
+        std::string problem = {};  // why the trainer's side is missing: retry
     };
     Handed next_batch();
     // The trainer starts anew: an outstanding batch is delivered again.
@@ -89,8 +89,8 @@ class AtroposHub {
         std::uint64_t handed = 0;     // in the batch that is not acknowledged yet
     };
     [[nodiscard]] Counts counts();
-    // Whether a server that starts later has anything to go on with: a trainer or an environment
-    // that has registered.
+    // Whether a server that starts later has anything to continue: a registered trainer or
+    // environment.
     [[nodiscard]] bool has_clients();
     // If the ring is full because no batch can be formed: the reason.
     [[nodiscard]] std::optional<std::string> stuck();
@@ -107,7 +107,7 @@ class AtroposHub {
     };
 
     explicit AtroposHub(AtroposHubOptions options) : options_(std::move(options)) {}
-    // All below with trainer_mutex_ held.
+    // The following require trainer_mutex_.
     std::string open_stash();
     void finish_last();
     bool lease_all(std::span<const AtroposEntry> wanted);
@@ -115,7 +115,7 @@ class AtroposHub {
     void adopt(Leased stranger);
     std::string text_of(std::span<const AtroposEntry> entries);
     void delivered(bool written);
-    // With book_mutex_ held.
+    // The following require book_mutex_.
     [[nodiscard]] Result<void> write_down() const;
     void save();
 
@@ -123,7 +123,7 @@ class AtroposHub {
     std::uint64_t ring_id_ = 0;
     std::unique_ptr<LanePool> lanes_;
 
-    std::mutex trainer_mutex_;  // taken before book_mutex_: the stash and what it has leased
+    std::mutex trainer_mutex_;  // taken before book_mutex_: guards the stash and its leases
     std::unique_ptr<Stash> stash_;
     std::atomic<bool> reads_ = false;         // stash_ is open
     std::map<std::uint64_t, Leased> leased_;  // by id
@@ -132,7 +132,7 @@ class AtroposHub {
 
     std::mutex book_mutex_;
     AtroposBook book_;
-    std::map<GroupKey, std::uint64_t, ByHash> posted_;  // the id of what was not leased yet
+    std::map<GroupKey, std::uint64_t, ByHash> posted_;  // IDs of groups that were not leased yet
     std::vector<std::string> receipts_;                 // of handed_, once it is written
     bool again_ = false;                                // the trainer has registered since
     std::uint64_t last_id_ = 0;

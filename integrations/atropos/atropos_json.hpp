@@ -1,9 +1,10 @@
 #pragma once
-// `--format atropos`: what stock Atropos writes, sends and returns, one record for each member.
+// `--format atropos`: the JSON that stock Atropos writes, sends and returns, one record for each
+// member.
 //
 // A line is a ScoredDataGroup (a line of its data_path_to_save_groups, the body of /scored_data), a
 // ScoredDataItem (a group of one), a list of groups (the body of /scored_data_list), or
-// {"batch": [...]} (what /batch returns). Of a group:
+// {"batch": [...]} (the answer of /batch). Of a group:
 //
 //   tokens -> token_ids      masks -> loss_mask, and labels where a mask is neither the token's id
 //   scores -> reward                  nor -100; the leading -100s count as n_prompt
@@ -14,9 +15,9 @@
 //   generation_params, group_overrides: on every member
 //   images, and the rest of the line (unknown keys, nulls): on member 0, in images and extra
 //
-// The key of a group is its "instance_id" if it has one. Else we make one up,
-// "atropos/<env_id or 0>/<run>/<line>", and "/<place in the list>": two producers never make up the
-// same, nor do two runs over one file.
+// The key of a group is its "instance_id" if it has one. Otherwise it is generated:
+// "atropos/<env_id or 0>/<run>/<line>", and "/<index>" in a list. Two producers never generate the
+// same key, nor do two runs over one file.
 
 #include <array>
 #include <cstdint>
@@ -44,9 +45,9 @@ class AtroposLine {
     explicit AtroposLine(std::string run_id, Uneven uneven = Uneven::refused)
         : run_id_(std::move(run_id)), uneven_(uneven) {}
 
-    // Throws BadRecord with the key and what is wrong with it; the line then has no members. A bad
-    // group of a list costs no other: it is among the problems. The line must live as long as the
-    // members are used.
+    // Throws BadRecord with the key and its fault; the line then has no members. A bad group of a
+    // list costs no other: it is among the problems. The line must live as long as the members are
+    // used.
     void parse(JsonValue line, const Schema& schema, std::uint64_t line_number);
     [[nodiscard]] std::span<ParsedRecord> members() { return std::span(records_).first(count_); }
     [[nodiscard]] std::span<const std::string> problems() const { return problems_; }
@@ -59,8 +60,8 @@ class AtroposLine {
     std::vector<std::string> problems_;
 };
 
-// Puts the members of groups together again, in whatever order they come. Each subsequence of a
-// member is an entry of its own: Atropos' groups have no other form for it.
+// Assembles the members of groups, which may come in any order. Each subsequence of a member is an
+// entry of its own: Atropos' groups have no other form for it.
 class AtroposGroups {
   public:
     // Absent values: the key is left out, or null, as Atropos' server answers.
@@ -70,7 +71,7 @@ class AtroposGroups {
     // Appends the line of each group that this record completes. Returns the columns whose JSON was
     // invalid and was written as a string; empty if none.
     std::string add(const TrajectoryView& record, const Schema& schema, std::string& out);
-    // Appends what is left, in the order of coming; returns how many groups were not complete.
+    // Appends the rest, in the order of arrival; returns the number of incomplete groups.
     std::uint64_t finish(std::string& out);
 
   private:

@@ -90,7 +90,7 @@ bool has_even_rows(std::string_view key, JsonValue rows) {
     return true;
 }
 
-// One group of a line, on its way into records.
+// One group of a line, which becomes records.
 class GroupReader {
   public:
     GroupReader(JsonValue group, const Schema& schema, AtroposLine::Uneven uneven)
@@ -115,15 +115,15 @@ class GroupReader {
     }
 
     [[nodiscard]] std::uint32_t size() const { return size_; }
-    // `made_up` names the group if it does not itself.
+    // `made_up` names a group without a name of its own.
     void read(std::span<ParsedRecord> records, const std::string& made_up) const;
 
   private:
     struct List {
         std::string_view key;
-        Read read = nullptr;  // else it is a column of the schema
+        Read read = nullptr;  // null: it is a column of the schema
         std::uint16_t column = 0;
-        std::vector<JsonValue> values = {};  // one a member
+        std::vector<JsonValue> values = {};  // one per member
     };
 
     [[nodiscard]] const JsonValue* find(std::string_view key) const {
@@ -262,7 +262,7 @@ void GroupReader::read(std::span<ParsedRecord> records, const std::string& made_
     if (name.empty()) bad("instance_id", "is empty");
     for (ParsedRecord& record : records) record.set_text(Std::instance_id, name);
     if (!item_ || !named) return;
-    // Items of one group come on lines of their own: each has to say which member it is.
+    // Items of one group come on lines of their own, so each must name its member.
     const JsonValue* repetition = find("repetition_id");
     if (repetition == nullptr) {
         bad("repetition_id", "is missing: an item with an instance_id needs its member number");

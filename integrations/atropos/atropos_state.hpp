@@ -18,11 +18,11 @@ struct AtroposState {
     bool started = false;
     std::int64_t step = 0;
     std::vector<AtroposEnv> envs = {};
-    // Of the batch that the trainer has, and has not acknowledged by asking for the next one.
+    // For the batch that the trainer has, and has not acknowledged by asking for the next one.
     std::vector<std::string> receipts = {};
 };
 
-// Nothing if there is no such file, or it is foreign, or of another ring.
+// Empty if there is no such file, or it is foreign, or of another ring.
 std::optional<AtroposState> read_state(const std::string& path, std::uint64_t ring_id);
 // Atomic, also if the process is killed.
 Result<void> write_state(const std::string& path, const AtroposState& state);

@@ -29,7 +29,7 @@ std::optional<std::string> column_of(const TrajectoryView& record, Std which) {
     return text;
 }
 
-// The labels if there are any, else each token's id or -100.
+// The labels if there are any, otherwise each token's id or -100.
 std::optional<std::string> masks_of(const TrajectoryView& record) {
     if (auto labels = column_of(record, Std::labels)) return labels;
     if (record.find(static_cast<std::uint16_t>(Std::loss_mask)) == nullptr) return std::nullopt;
@@ -170,7 +170,7 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
         return std::ranges::any_of(
             group.members, [&](const Member& known) { return known.place == member.place; });
     };
-    // The same key may come twice: by --repeat of an equal id, or again after a crash.
+    // The same key may occur twice: by --repeat of an equal id, or after a crash.
     auto [at, end] = open_.equal_range(record.group_key());
     const bool numbered = record.meta().repetition_id.has_value();
     while (at != end && (item || (numbered && has_member(at->second)))) ++at;
@@ -179,7 +179,7 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
         at->second.arrival = arrivals_++;
     }
     Group& group = at->second;
-    if (!numbered) {  // in the order in which they come
+    if (!numbered) {  // in the order of arrival
         member.place.first = static_cast<std::uint32_t>(group.members.size());
     }
     group.item = item;

@@ -10,12 +10,12 @@
 namespace rollring::cli {
 namespace {
 
-constexpr std::int64_t slice_ms = 20;  // between looks for room, and at who waits for it
+constexpr std::int64_t slice_ms = 20;  // between checks for room, and of the sender
 constexpr std::int64_t again_ns = 1'000'000'000;
 constexpr std::uint64_t mib = 1 << 20;
-constexpr std::uint64_t frame_bytes = 256;  // of a record beside its own, at the most
+constexpr std::uint64_t frame_bytes = 256;  // of a record beside its columns, at most
 
-// A lane holds what is out of order with gaps between: it counts as full a little earlier.
+// A lane of records that are released out of order has gaps: it counts as full a little earlier.
 std::uint64_t usable(std::uint64_t lane_bytes) {
     return lane_bytes - lane_bytes / 8;
 }
@@ -26,7 +26,7 @@ Result<std::unique_ptr<LanePool>> LanePool::open(const std::string& ring) {
     const auto stat = stat_ring(ring);
     if (!stat) return std::unexpected(stat.error());
     std::unique_ptr<LanePool> pool(new LanePool(ring));
-    // The others are for those who send without this server.
+    // The other lanes are for producers without this server.
     pool->lanes_max_ = std::max(1U, stat->lane_count / 2);
     if (auto added = pool->add(); !added) return std::unexpected(added.error());
     pool->first_ = pool->lanes_.front().get();
@@ -54,7 +54,7 @@ void LanePool::look() {
     }
 }
 
-// Null if none has the room.
+// Null if no lane has the room.
 LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
     const auto has_room = [bytes](const std::unique_ptr<Lane>& lane) {
         return lane->filled == 0 ||
@@ -82,7 +82,8 @@ LaneSend LanePool::push(Lane& lane, std::span<const Draft> group, const std::fun
                         std::string& problem) {
     const std::scoped_lock lock(lane.mutex);
     for (std::size_t i = 0; i < group.size(); i++) {
-        // Once begun a group is sent to its end, whoever has hung up: the stash waits for it.
+        // A group that was begun is sent to its end, even if the client hangs up: the stash waits
+        // for it.
         Push pushed = Push::timed_out;
         while (pushed == Push::timed_out) {
             pushed = lane.producer.push_later(group[i], Deadline::after_ms(slice_ms));

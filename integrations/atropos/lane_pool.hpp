@@ -1,6 +1,6 @@
 #pragma once
-// The sending side of the server: whole groups into lanes of the ring, one lane a group. When what
-// is not yet released fills a lane, another is taken; when there is no other, who sends waits.
+// The sending side of the server: whole groups into lanes of the ring, one lane per group. When
+// unreleased records fill a lane, another one is taken; when there is no other, the sender waits.
 
 #include <cstdint>
 #include <functional>
@@ -20,19 +20,19 @@ enum class LaneSend {
     no_room,     // the lanes are full: nothing of the group was sent
     too_large,   // no lane can ever hold it
     bad_record,  // a record breaks the schema: nothing of the group was sent
-    given_up,    // whoever sent it is gone
+    given_up,    // the sender is gone
     closed,      // the ring was removed
 };
 
 class LanePool {
   public:
-    // What `rollring stat` calls the producers of a server, with a number behind it.
+    // The name of a server's producers in `rollring stat`, followed by a number.
     static constexpr std::string_view producer_name = "serve-atropos ";
     // Takes the first lane.
     static Result<std::unique_ptr<LanePool>> open(const std::string& ring);
 
-    // Any thread. Waits `wait_ms` for room before the first record, and then until all are in.
-    // `gone` is asked now and then; `problem` says why it is not ok.
+    // Any thread may call it. Waits `wait_ms` for room before the first record, and then until all
+    // are in. `gone` is called from time to time; `problem` has the reason if it is not ok.
     LaneSend send(std::span<const Draft> group, std::int64_t wait_ms,
                   const std::function<bool()>& gone, std::string& problem);
     [[nodiscard]] const Schema& schema() const { return first_->producer.schema(); }
@@ -41,14 +41,14 @@ class LanePool {
   private:
     struct Lane {
         explicit Lane(Producer one) : producer(std::move(one)) {}
-        std::mutex mutex;  // whoever sends into it
+        std::mutex mutex;  // of the sender
         Producer producer;
-        std::uint64_t filled = 0;  // bytes that it pins, at the most
+        std::uint64_t filled = 0;  // bytes that it pins, at most
     };
 
     explicit LanePool(std::string ring) : ring_(std::move(ring)) {}
     [[nodiscard]] Result<void> add();
-    void look();  // what the lanes pin by now
+    void look();  // updates the bytes that lanes pin
     [[nodiscard]] Lane* choose(std::uint64_t bytes);
     LaneSend push(Lane& lane, std::span<const Draft> group, const std::function<bool()>& gone,
                   std::string& problem);
@@ -56,9 +56,9 @@ class LanePool {
     std::string ring_;
     std::uint32_t lanes_max_ = 1;
     Lane* first_ = nullptr;  // lanes_ moves when it grows
-    std::mutex mutex_;       // of all below, but what a lane's own mutex guards
+    std::mutex mutex_;       // guards the following, except data under a lane's own mutex
     std::vector<std::unique_ptr<Lane>> lanes_;
-    std::int64_t refused_ns_ = 0;  // when no further lane could be had
+    std::int64_t refused_ns_ = 0;  // when another lane was last refused
 };
 
 }  // namespace rollring::cli
