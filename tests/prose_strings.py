@@ -5,7 +5,7 @@ user of the program, the library, the Python package or `./dev` reads.
 
  - C++: string literals with a space, adjacent ones joined; raw strings whole. In the folders of
    `COMMENTED` also the comments: the site publishes those of public headers, and engineers read
-   those of the core.
+   the others.
  - Python: the same literals, and the docstrings of public classes and functions: of modules without
    an underscore before their names, and the names that `rollring` exports. Of programs, the
    docstring that their --help shows.
@@ -30,7 +30,7 @@ PLACES = {
     ".py": ("python/rollring", "bench", "tools", "examples/grpo/options.py"),
     "": ("dev",),
 }
-COMMENTED = ("include", "lib", "producer", "consumer", "stash")
+COMMENTED = ("include", "lib", "producer", "consumer", "stash", "extras", "integrations")
 # What a macro or an attribute takes is for developers.
 FOR_DEVELOPERS = re.compile(
     r"(?:FAULT_POINT|static_assert|ROLLRING_ASSERT|\[\[nodiscard)\s*\([^;]*$")
