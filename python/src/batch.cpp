@@ -34,7 +34,7 @@ class PyBatch : public PyViews {
     explicit PyBatch(std::shared_ptr<Leased> leased)
         : PyViews(leased), leased_(std::move(leased)) {}
 
-    // No step: one more than the last. `timeout`: for those who read by tickets.
+    // No step: one more than the last. `timeout`: for readers of tickets.
     void ack(std::optional<std::int64_t> step, bool later, double timeout) {
         static_cast<void>(leased_->shown());
         enum class Did { acked, put_off, refused };
@@ -80,7 +80,7 @@ class PyBatch : public PyViews {
             return true;
         });
     }
-    // Put off until the GPUs have read it: reads_done() is to be called then.
+    // Delayed until the GPUs have read the batch: call reads_done() then.
     void begin_reads(std::optional<std::int64_t> step) {
         leased_->begin_copy();
         try {
@@ -114,7 +114,8 @@ class PyBatch : public PyViews {
     }
 
   private:
-    // In slices, without the GIL. Nobody may look at it meanwhile: it may be acknowledged by then.
+    // In slices, without the GIL. No other call may read the batch meanwhile: it may be
+    // acknowledged by then.
     Result<void> ack_when_read(double timeout) {
         leased_->later = true;
         const auto shown_again = [this](void*) { leased_->later = false; };

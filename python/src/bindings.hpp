@@ -7,11 +7,11 @@ namespace rollring::python {
 
 // Consumer and its records, copied, for rollring/extras/queue.py.
 void bind_consumer(nb::module_& module);
-// Arrays of other packages, by DLPack.
+// Arrays of other packages, through DLPack.
 void bind_dlpack(nb::module_& module);
-// GPU memory by tag, which torch's allocator takes its memory from.
+// GPU memory by tag, from which torch's allocator takes its memory.
 void bind_domain(nb::module_& module);
-// PlainCodec: a Memory with the bytes of a tree, and the tree of such bytes.
+// PlainCodec: a Memory with the bytes of a tree, and the tree for such bytes.
 void bind_plain(nb::module_& module);
 // Producer and Reservation for rollring/_producer.py.
 void bind_producer(nb::module_& module);

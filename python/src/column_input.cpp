@@ -30,7 +30,7 @@ InputHelpers& input_helpers() {
     return *made;
 }
 
-// The dtype that a letter of struct stands for; none for unsupported letters.
+// The dtype of a letter of struct; none for unsupported letters.
 std::optional<DType> dtype_of_letter(const char* format, Py_ssize_t item_bytes) {
     if (format == nullptr) return dtype_u8;
     if (*format == '@' || *format == '=' || *format == '<') format++;
@@ -79,7 +79,7 @@ void clear_refusal() {
     throw nb::python_error();
 }
 
-// Numbers keep their kind: token ids are never cut from floats.
+// Numbers keep their kind: token ids are never truncated from floats.
 bool same_kind(DType from, DType to) {
     const auto floats = [](DType dtype) { return dtype.code == 2 || dtype.code == 4; };
     return floats(from) == floats(to) && can_convert(from, to);
@@ -218,7 +218,7 @@ void ColumnInput::add(Draft& draft, const Schema& schema, std::uint16_t column, 
             if (dtype) return add_buffer(draft, declared, column, buffer, *dtype);
             PyBuffer_Release(&buffer);
         }
-        buffers_.pop_back();  // not contiguous, or foreign: the helper makes it so, or says why not
+        buffers_.pop_back();  // not contiguous, or foreign: the helper converts it, or raises
         clear_refusal();
     } else if (static_cast<Std>(column) == Std::images && input_helpers().is_list(object)) {
         nb::object text = input_helpers().as_images(object);

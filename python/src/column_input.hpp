@@ -14,16 +14,16 @@
 
 namespace rollring::python {
 
-// What Python does better, from rollring/_arrays.py: as_buffer(object, column, dtype) -> (buffer,
-// dtype name), for tensors and the like; as_json(object, column) -> str; as_images(list) -> str;
-// as_versions(object) -> array of i64, flat or of pairs.
+// Functions of rollring/_arrays.py: as_buffer(object, column, dtype) -> (buffer, dtype name), for
+// tensors and the like; as_json(object, column) -> str; as_images(list) -> str; as_versions(object)
+// -> array of i64, flat or of pairs.
 void set_helpers(nb::object as_buffer, nb::object as_json, nb::object as_images,
                  nb::object as_versions);
 
-// A value for an error, cut short.
+// A shortened value for an error.
 std::string shown(nb::handle value);
 
-// Holds what the columns of one draft point into. With the GIL.
+// Holds the memory to which the columns of one draft point. Requires the GIL.
 class ColumnInput {
   public:
     ColumnInput() = default;
@@ -31,9 +31,10 @@ class ColumnInput {
     ColumnInput& operator=(const ColumnInput&) = delete;
     ~ColumnInput();
 
-    // Raises TypeError or ValueError, naming the column, where the object cannot be one.
+    // Raises TypeError or ValueError, naming the column, if the object cannot be one.
     void add(Draft& draft, const Schema& schema, std::uint16_t column, nb::handle object);
-    // Of policy_version: runs, or a number per token, which becomes runs. How many there were.
+    // For policy_version: runs, or a number per token, which becomes runs. Returns the length of
+    // the latter.
     std::optional<std::uint32_t> add_versions(Draft& draft, const Schema& schema,
                                               nb::handle object);
 

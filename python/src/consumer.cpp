@@ -17,7 +17,7 @@ namespace {
 
 using Timeout = std::optional<double>;
 
-// A record that was taken: its memory is this process's own.
+// A taken record: its memory belongs to this process.
 class Taken {
   public:
     Taken(Copied copied, std::shared_ptr<const Schema> schema)
@@ -59,7 +59,7 @@ class PyConsumer {
         shared_->hold(std::move(made));
     }
 
-    // None: nothing came in time. A returned record is released and never delivered again.
+    // None: nothing arrived in time. A returned record is released and never delivered again.
     nb::object get(Timeout timeout) {
         shared_->check();
         std::optional<Copied> copied;
@@ -75,13 +75,13 @@ class PyConsumer {
         if (!copied) return nb::none();
         return nb::cast(Taken(std::move(*copied), schema_));
     }
-    // For event loops: begin(), then get(0) once fd() is readable. A wait takes nothing, so that
-    // one which is cancelled loses nothing.
+    // For event loops: begin(), then get(0) once fd() is readable. A wait takes nothing, so a
+    // cancelled one loses nothing.
     int fd() { return waiter_.fd(); }
     void begin(Timeout timeout) {
         shared_->check();
         fd();
-        cancel();  // one that was left by a loop that is closed
+        cancel();  // a wait that a closed loop has left
         while (waiter_.busy()) waiter_.finish();
         waiter_.begin(
             [shared = shared_](Deadline deadline) {

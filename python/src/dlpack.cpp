@@ -34,13 +34,13 @@ nb::object described(nb::handle given) {
                           on_gpu ? array.device_id() : -1, kept);
 }
 
-// (dtype, shape, strides in elements, address, GPU or -1, what keeps it alive), or None: it is no
-// array of ours to read, or to write.
+// (dtype, shape, strides in elements, address, GPU or -1, owner of the memory), or None: it is not
+// an array that we can read, or write.
 nb::object describe_array(nb::handle given, bool written) {
     return written ? described<nb::ndarray<>>(given) : described<nb::ndarray<nb::ro>>(given);
 }
 
-// Memory as a tensor of torch's, which does not keep it; of the host where gpu is -1.
+// Memory as a tensor of torch, which does not own it; host memory if gpu is -1.
 nb::object lend_bytes(std::uintptr_t address, std::size_t bytes, int gpu) {
     using Tensor = nb::ndarray<nb::pytorch, std::uint8_t, nb::ndim<1>>;
     Tensor tensor(reinterpret_cast<std::uint8_t*>(address), {bytes}, nb::handle(), {},

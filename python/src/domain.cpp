@@ -16,8 +16,9 @@
 namespace rollring::python {
 namespace {
 
-// Lives until its last region is freed: torch may do that long after Python let go of the domain.
-// Its turn is never held while the GIL is asked for: torch allocates with and without it.
+// Lives until its last region is freed: torch may do that long after Python has dropped the domain.
+// The GIL is never requested while its lock is held, because torch allocates with and without the
+// GIL.
 struct SharedDomain : Owned<MemoryDomain> {
     SharedDomain() : Owned("this memory domain") {}
 
@@ -25,10 +26,10 @@ struct SharedDomain : Owned<MemoryDomain> {
     std::string why;  // the last allocation that failed
 };
 
-// Whose the memory is that torch gives back.
+// The domain of each address that torch frees.
 class Placements {
   public:
-    // Never destroyed: torch frees while the process ends, in an order that nobody knows.
+    // Never destroyed: torch frees while the process ends, in an unknown order.
     static Placements& all() {
         static auto* const made = new Placements();
         return *made;
@@ -53,13 +54,13 @@ struct Region {
     std::string tag;
 };
 
-// What this thread's allocations belong to; the innermost is the last.
+// The regions for this thread's allocations, the innermost last.
 std::vector<Region>& regions() {
     thread_local std::vector<Region> open;
     return open;
 }
 
-// Null is torch's OutOfMemoryError.
+// Null becomes torch's OutOfMemoryError.
 void* allocate(std::uint64_t bytes, int gpu) {
     if (regions().empty()) return nullptr;
     const Region& region = regions().back();
@@ -120,7 +121,7 @@ class PyDomain {
         shared_->gpu = gpu;
         shared_->hold(value_or_raise(std::move(opened)));
     }
-    // Until leave(), what this thread allocates through torch's pool is under the tag.
+    // Until leave(), this thread's allocations from torch's pool have this tag.
     void enter(const std::string& tag) {
         if (tag.empty() || tag.size() > 63) {
             raise("invalid_argument",
@@ -133,7 +134,7 @@ class PyDomain {
         }
         regions().push_back({shared_, tag});
     }
-    // A generator that another thread ends leaves no region there.
+    // A generator that another thread ends leaves no region in that thread.
     static void leave() {
         if (!regions().empty()) regions().pop_back();
     }
@@ -186,7 +187,7 @@ class PyDomain {
         }
         return made;
     }
-    // Why the last allocation failed, once.
+    // The reason of the last failed allocation; returned once.
     std::string why() {
         return used([&](MemoryDomain&) { return std::exchange(shared_->why, {}); });
     }
@@ -218,7 +219,8 @@ void bind_domain(nb::module_& module) {
 
 }  // namespace rollring::python
 
-// What torch.cuda.memory.CUDAPluggableAllocator looks up by name, with its signatures.
+// The functions that torch.cuda.memory.CUDAPluggableAllocator looks up by name, with its
+// signatures.
 extern "C" {
 [[gnu::visibility("default")]] void* rollring_torch_allocate(ssize_t bytes, int gpu, void*) {
     return rollring::python::allocate(static_cast<std::uint64_t>(bytes), gpu);

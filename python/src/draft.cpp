@@ -68,7 +68,7 @@ class PyDraft {
         reserved_->over = true;
     }
 
-    // Its room is taken by the producer's next call.
+    // The producer's next call takes its room.
     void abandon() { reserved_->over = true; }
 
     [[nodiscard]] bool over() const { return reserved_->over; }

@@ -19,7 +19,7 @@ void raise(std::string_view code, const std::string& message) {
     nb::dict& classes = error_classes();
     const nb::str key(code.data(), code.size());
     const nb::object error = classes[classes.contains(key) ? key : nb::str("")];
-    // Names may hold bytes that are no UTF-8, and a message has to be printable.
+    // Names may contain invalid UTF-8, and a message has to be printable.
     const nb::object text = nb::steal(PyUnicode_DecodeUTF8(
         message.data(), static_cast<Py_ssize_t>(message.size()), "backslashreplace"));
     if (!text.is_valid()) throw nb::python_error();

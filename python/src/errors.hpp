@@ -1,5 +1,5 @@
 #pragma once
-// rollring's errors as Python exceptions: the class by the code, the message as it is.
+// rollring's errors as Python exceptions: the class by the code, with the message unchanged.
 
 #include <string>
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace rollring::python {
 
-// The classes of rollring/errors.py, by the names of Errc; "" is the one for all others.
+// The classes of rollring/errors.py, by the names of Errc; "" is the class for all others.
 void set_error_classes(nb::dict classes);
 
 [[noreturn]] void raise(std::string_view code, const std::string& message);
@@ -22,8 +22,7 @@ T value_or_raise(Result<T> result) {
     if constexpr (!std::is_void_v<T>) return std::move(*result);
 }
 
-// A suggestion for an unknown name: ": did you mean group_size?", or nothing where no name is
-// close.
+// A suggestion for an unknown name: ": did you mean group_size?", or nothing if no name is close.
 std::string did_you_mean(std::string_view given, const nb::list& known);
 
 }  // namespace rollring::python

@@ -1,5 +1,5 @@
 #pragma once
-// What a record says of itself, as Python has it.
+// The fields of a record in Python.
 
 #include <array>
 #include <optional>
@@ -21,7 +21,7 @@ nb::object or_none(const std::optional<T>& value) {
     return value ? nb::cast(*value) : nb::none();
 }
 
-// What Meta has, by the names of Producer.push().
+// The fields of Meta, by the names of Producer.push().
 struct Field {
     const char* name;
     nb::object (*of)(const TrajectoryView& view);

@@ -31,14 +31,13 @@ LayoutOf::LayoutOf(nb::handle args) {
 
 GatherColumn column_of(const Schema& schema, nb::handle args) {
     const auto name = field<std::string>(args, "column");
-    GatherColumn made{
-        .dtype = DType::parse(field<std::string>(args, "dtype")),
-        .missing = field<std::optional<double>>(args, "missing"),
-        .pad = field<double>(args, "pad"),
-        .shift = field<std::int32_t>(args, "shift"),
-        .beyond = field<double>(args, "beyond"),
-        .to = {reinterpret_cast<std::byte*>(field<std::uintptr_t>(args, "address")),
-               field<std::uint64_t>(args, "nbytes")}};
+    GatherColumn made{.dtype = DType::parse(field<std::string>(args, "dtype")),
+                      .missing = field<std::optional<double>>(args, "missing"),
+                      .pad = field<double>(args, "pad"),
+                      .shift = field<std::int32_t>(args, "shift"),
+                      .beyond = field<double>(args, "beyond"),
+                      .to = {reinterpret_cast<std::byte*>(field<std::uintptr_t>(args, "address")),
+                             field<std::uint64_t>(args, "nbytes")}};
     if (const auto found = schema.find(name)) {
         made.column = *found;
     } else if (name == "position_ids") {
@@ -55,7 +54,7 @@ GatherColumn column_of(const Schema& schema, nb::handle args) {
 
 Gatherers::~Gatherers() {
     if (forks_ == fork_number()) return;
-    // A child has neither the threads nor the GPU of its parent: what is left of them stays.
+    // A child has neither the threads nor the GPU of its parent: its copies stay as they are.
     static auto& kept = *new std::vector<std::shared_ptr<Gatherer>>();
     for (auto& [gpu, one] : all_) kept.push_back(std::move(one.gatherer));
 }

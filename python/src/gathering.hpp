@@ -1,6 +1,6 @@
 #pragma once
-// What Python says of layouts and targets, the GPUs that gather out of one ring, and what they were
-// asked to read.
+// Layouts and targets given from Python, the GPUs that gather out of one ring, and their
+// outstanding reads.
 
 #include <map>
 #include <memory>
@@ -26,16 +26,16 @@ struct LayoutOf {
     std::vector<std::uint32_t> order_;
 };
 
-// An ArrayArgs of rollring/_gather.py. Raises where the ring has no such column.
+// An ArrayArgs of rollring/_gather.py. Raises if the ring has no such column.
 GatherColumn column_of(const Schema& schema, nb::handle args);
 
-// What a GPU was asked to read: done once the mark is reached.
+// A GPU's outstanding read: it is done once the mark is reached.
 struct DeviceRead {
     std::shared_ptr<const Gatherer> gatherer;
     std::uint64_t mark;
 };
 
-// One for each GPU, by its ordinal; each is used by one thread at a time.
+// One for each GPU, by its ordinal; one thread at a time uses each.
 class Gatherers {
   public:
     Gatherers() = default;
@@ -43,7 +43,8 @@ class Gatherers {
     Gatherers& operator=(const Gatherers&) = delete;
     ~Gatherers();
 
-    // run(gatherer), without the GIL; `read`: what of it is on its way, also where it failed.
+    // run(gatherer), without the GIL; `read`: the part of it that is under way, also after a
+    // failure.
     template <class Run>
     Result<void> use(int gpu, Stream stream, Run run, std::optional<DeviceRead>& read) {
         One& one = of(gpu);

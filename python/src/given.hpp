@@ -1,5 +1,5 @@
 #pragma once
-// What Python gives for one record, as a draft.
+// The fields that Python gives for one record, as a draft.
 
 #include <cstdint>
 #include <optional>
@@ -24,7 +24,7 @@ T number(nb::handle value, const char* field) {
     }
 }
 
-// numpy's truth is no bool of Python's.
+// numpy's bool is not Python's.
 template <>
 inline bool number<bool>(nb::handle value, const char* field) {
     if (PyBool_Check(value.ptr())) return value.ptr() == Py_True;
@@ -35,8 +35,8 @@ inline bool number<bool>(nb::handle value, const char* field) {
     raise("bad_record", std::string(field) + ": " + shown(value) + " is neither True nor False");
 }
 
-// The draft points into `input`: both live until it was pushed. None stands for a field that is
-// not set. Raises what BadRecordError says.
+// The draft points into `input`: both must live until it was pushed. None stands for a field that
+// is not set. Raises BadRecordError with the reason.
 struct Given {
     ColumnInput input;
     Draft draft;
@@ -44,14 +44,14 @@ struct Given {
     Given(const Schema& schema, nb::handle instance_id, nb::dict fields);
     // Room for `tokens` rows of each column, whose value is its inner shape.
     void add_holes(const Schema& schema, nb::dict columns, std::uint32_t tokens);
-    // Once all columns are there.
+    // Call it once all columns are given.
     void check_versions() const;
 
   private:
     std::optional<std::uint32_t> versions_of_tokens_;  // a number per token: how many there were
 };
 
-// Fields by name, of those that RolloutOutcome has.
+// Fields of RolloutOutcome, by name.
 RolloutOutcome outcome_of(nb::dict given);
 
 }  // namespace rollring::python

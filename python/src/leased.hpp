@@ -1,6 +1,6 @@
 #pragma once
-// A stash and its batches as Python has them: which thread is at them, and when what is leased can
-// be given back.
+// A stash and its batches in Python: the thread that uses them, and the moment when a lease can be
+// returned.
 
 #include <algorithm>
 #include <memory>
@@ -18,15 +18,15 @@ class Leased;
 
 // Shared with its batches, whose windows may live longer.
 struct SharedStash : Owned<Stash> {
-    std::vector<Leased*> leased;  // what Python has of it
+    std::vector<Leased*> leased;  // the batches that Python has
     Gatherers gatherers;
 
     SharedStash() : Owned("this stash", &Stash::interrupt) {}
-    // With the turn, while it is closing: as soon as no window is left.
+    // Requires the lock, while the stash is closing: closes it as soon as no window is left.
     void close_if_free();
 };
 
-// A batch, and how it is to be given back once no array shows it any more.
+// A batch, and how to return it once no array shows it any more.
 class Leased final : public Lent {
   public:
     explicit Leased(std::shared_ptr<SharedStash> of) : shared(std::move(of)) {
@@ -46,7 +46,7 @@ class Leased final : public Lent {
     [[nodiscard]] bool leased() const override { return !inherited() && !later && batch->leased(); }
     [[nodiscard]] const Schema& schema() const override { return shared->object->schema(); }
     [[nodiscard]] Gatherers& gatherers() override { return shared->gatherers; }
-    // Both with the turn.
+    // Both require the lock.
     Result<void> ack(Deadline readers) {
         const std::int64_t last = shared->object->last_acked_step();
         return batch->ack(step.value_or(last + 1), readers);
@@ -54,7 +54,7 @@ class Leased final : public Lent {
     void give_back() {
         if (!batch->leased()) return;
         if (ack_later) {
-            // Later batches may have been acknowledged meanwhile: steps do not go back.
+            // Later batches may have been acknowledged meanwhile: steps must not decrease.
             const std::int64_t last = shared->object->last_acked_step();
             step = std::max(step.value_or(last + 1), last);
             if (ack(Deadline::after_ms(10'000))) return;
@@ -63,7 +63,7 @@ class Leased final : public Lent {
     }
     std::shared_ptr<SharedStash> shared;
     std::unique_ptr<Batch> batch = std::make_unique<Batch>();
-    bool later = false;                // given back as soon as the last window is gone
+    bool later = false;                // returned as soon as the last window is gone
     bool ack_later = false;            // as acknowledged
     std::optional<std::int64_t> step;  // none: one more than the last
 
@@ -79,7 +79,7 @@ class Leased final : public Lent {
         }
     }
     [[nodiscard]] const Sequences& all() const override { return *batch; }
-    // The last window is gone, or the last copy made.
+    // The last window is gone, or the last copy is made.
     void on_free() override {
         if (!later || in_use()) return;
         const Turn turn(shared->turns);

@@ -1,5 +1,5 @@
 #pragma once
-// Records that Python looks at in place: those of a leased batch, or of a rank's share of one.
+// Records that Python reads in place: those of a leased batch, or of a rank's share of one.
 
 #include <algorithm>
 #include <string>
@@ -16,7 +16,7 @@ namespace rollring::python {
 
 class Lent : public Loan {
   public:
-    // Raises where what it shows may be another record by now.
+    // Raises if its memory may hold another record by now.
     [[nodiscard]] const Sequences& shown() const {
         check_shown();
         return all();
@@ -36,11 +36,11 @@ class Lent : public Loan {
     void begin_copy() { copies_++; }
     void end_copy() {
         copies_--;
-        on_free();  // what was put off while it ran
+        on_free();  // actions delayed by the copy
     }
-    // A GPU was asked to read it.
+    // A GPU has an outstanding read.
     void add_read(DeviceRead read) { reads_.push_back(std::move(read)); }
-    // Whether all of them are done with it, waiting until then at most. Raises, then and ever
+    // Whether all reads are done, after a wait until the deadline at most. Raises, then and always
     // after, if one has failed.
     bool wait_reads(Deadline deadline) {
         while (!reads_.empty() && !inherited()) {
@@ -65,14 +65,14 @@ class Lent : public Loan {
     [[nodiscard]] virtual const Sequences& all() const = 0;
     [[nodiscard]] std::string name_of(std::uint16_t column, std::size_t item) const override {
         const std::string& name = schema().columns()[column].name;
-        if (inherited()) return name;  // the parent may have given the record back
+        if (inherited()) return name;  // the parent may have released the record
         const TrajectoryView& view = all().sequences()[item].view;
         return name + " of '" + std::string(view.instance_id()) + "', repetition " +
                std::to_string(all().repetition_ids()[item]);
     }
 
   private:
-    int copies_ = 0;  // that are under way
+    int copies_ = 0;  // under way
     std::vector<DeviceRead> reads_;
 };
 

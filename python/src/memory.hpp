@@ -12,7 +12,7 @@
 
 namespace rollring::python {
 
-// Private memory that Python code may look at and write to, and that grows without being cleared.
+// Private memory that Python code may read and write, and that grows without being cleared.
 class Memory {
   public:
     Memory() = default;
@@ -53,10 +53,10 @@ class Memory {
     std::size_t capacity_ = 0;
 };
 
-// The contiguous buffer of any Python object, for as long as this lives. With the GIL.
+// The contiguous buffer of any Python object, as long as this lives. Requires the GIL.
 class Bytes {
   public:
-    // `flags`: PyBUF_WRITABLE where they are to be written.
+    // `flags`: PyBUF_WRITABLE to write into it.
     explicit Bytes(nb::handle of, int flags = PyBUF_SIMPLE) {
         if (PyObject_GetBuffer(of.ptr(), &buffer_, flags) != 0) throw nb::python_error();
     }

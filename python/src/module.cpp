@@ -1,4 +1,4 @@
-// rollring._core: what rollring/*.py stands on. Not for users.
+// rollring._core, the base of rollring/*.py. Not for users.
 
 #include <algorithm>
 #include <chrono>
@@ -29,7 +29,7 @@
 namespace rollring::python {
 namespace {
 
-// The plan's texts; each is empty if there is nothing to say.
+// The plan's texts, each of which may be empty.
 nb::dict create(const std::string& name, nb::dict given) {
     const RingOptions options = ring_options(given);
     Result<RingPlan> planned = [&]() -> Result<RingPlan> {
@@ -77,14 +77,14 @@ nb::dict ring_stat(const std::string& name) {
     nb::list lanes;
     for (const LaneStat& lane : stat.lanes) lanes.append(stat_dict(lane));
     made["lanes"] = lanes;
-    nb::list columns;  // the ring's own, as create() takes them
+    nb::list columns;  // the ring's own, in the form for create()
     for (const Column& column :
          stat.schema.columns().subspan(static_cast<std::size_t>(Std::count))) {
         columns.append(nb::make_tuple(text(column.name), column.dtype.to_string(),
                                       column.per == Per::token, nb::cast(column.dims)));
     }
     made["columns"] = columns;
-    made["ring_id"] = std::to_string(stat.ring_id);  // no number to be measured
+    made["ring_id"] = std::to_string(stat.ring_id);  // an ID, not a quantity
     return made;
 }
 
@@ -120,7 +120,7 @@ nb::dict requests_stat(const std::string& name) {
 
 nb::list weights_stat(const std::string& name) {
     auto looked = [&] {
-        const Released released;  // one that is stopped is waited for
+        const Released released;  // waits for a stopped publisher
         return stat_weights(name);
     }();
     const std::vector<WeightsStat> ranks = value_or_raise(std::move(looked));
@@ -167,7 +167,7 @@ nb::list dtypes() {
 }  // namespace
 
 NB_MODULE(_core, module) {
-    nb::set_leak_warnings(false);  // what lives at the end of the interpreter goes with the process
+    nb::set_leak_warnings(false);  // such objects end with the process
     bind_window(module);
     bind_draft(module);
     bind_producer(module);

@@ -1,5 +1,5 @@
 #pragma once
-// nanobind with all of its casters that we use: a file that lacks one would cast the same type in
+// nanobind with all the casters that we use: a file that lacks one would cast the same type in
 // another way, under the same name.
 
 #include <nanobind/nanobind.h>

@@ -16,7 +16,7 @@ class Options {
   public:
     explicit Options(nb::dict given) : left_(nb::steal<nb::dict>(PyDict_Copy(given.ptr()))) {}
 
-    // Leaves `member` as it is where there is no such option. True: there was one.
+    // Leaves `member` unchanged if there is no such option. True: there was one.
     template <class T>
     bool take(const char* field, T& member) {
         nb::object value = pop(field);
@@ -31,7 +31,7 @@ class Options {
         span = std::chrono::nanoseconds(static_cast<std::int64_t>(within * 1e9));
         return true;
     }
-    // By name, up to the last one there is.
+    // By name, up to the last one.
     template <class Enum>
     bool take(const char* field, Enum& member, Enum last) {
         std::string text;
@@ -46,7 +46,7 @@ class Options {
         }
         raise("invalid_argument", std::string(field) + ": '" + text + "' is none of " + known);
     }
-    // What is left is an option that `what` does not have.
+    // Any remaining option is unknown to `what`.
     void end(const char* what) {
         for (const auto& [key, value] : left_) {
             const auto name = nb::cast<std::string>(key);

@@ -1,5 +1,6 @@
 #pragma once
-// An object of the library, shared by threads that take turns, and by what it has lent to Python.
+// An object of the library, shared by threads that take turns, and by everything that it has lent
+// to Python.
 
 #include <memory>
 #include <mutex>
@@ -18,9 +19,9 @@ struct Owned {
     Turns turns;
     std::unique_ptr<T> object;
     const char* what;      // "this publisher"
-    bool closing = false;  // for callers it is closed: it stays for what it has lent
+    bool closing = false;  // callers see it as closed: it stays for its loans
 
-    // `hurry` ends the slice of a thread that waits with the turn, where the object can do that.
+    // `hurry` ends the slice of a thread that waits with the lock, if the object supports that.
     explicit Owned(const char* name, void (T::*hurry)() = nullptr)
         : turns([this, hurry] {
               if (hurry != nullptr && object) ((*object).*hurry)();
@@ -29,7 +30,7 @@ struct Owned {
     Owned(const Owned&) = delete;
     Owned& operator=(const Owned&) = delete;
     ~Owned() {
-        // A child's copy is left as it is: another thread may have been in the middle of it.
+        // A child's copy is left as it is: another thread may have been using it at the fork.
         if (turns.inherited()) static_cast<void>(object.release());
     }
 
@@ -38,10 +39,10 @@ struct Owned {
         turns.check(what);
         if (!usable()) raise_closed();
     }
-    // Closed, not opened yet, or of the process that forked this one.
+    // Closed, not opened yet, or inherited through a fork.
     [[nodiscard]] bool gone() const { return turns.inherited() || !usable(); }
 
-    // The answer of use(object), made in this thread's turn: no Python code may run in it.
+    // The result of use(object), called with the lock: no Python code may run in it.
     template <class Use>
     auto in_turn(Use use) {
         check();
@@ -53,7 +54,7 @@ struct Owned {
         if (!answer) raise_closed();
         return std::move(*answer);
     }
-    // The object, taken out in this thread's turn, after last().
+    // Takes the object out with the lock, after last().
     template <class Last>
     std::unique_ptr<T> take(Last last) {
         const Turn turn(turns);
@@ -74,15 +75,15 @@ struct Owned {
     [[noreturn]] void raise_closed() const { raise("closed", std::string(what) + " is closed"); }
 };
 
-// What is over when the step says something else than timed_out, or when the time is over: it is
-// called again and again, in slices, between which other threads have their turn.
+// Repeats a step until it returns another answer than timed_out, or until the deadline: in slices,
+// between which other threads take turns.
 template <class T>
 class Waits {
   public:
     using Step = std::function<Result<void>(T&, Deadline)>;
 
-    // Now: without the GIL, and signals are seen. Or later, for an event loop: fd() is readable
-    // once it is over; outcome() then raises what there is to raise.
+    // Now: without the GIL, and signals are handled. Or later, for an event loop: fd() is readable
+    // once it is over, and outcome() then raises any error.
     void run(Owned<T>& owned, std::optional<double> timeout, bool later, Step step) {
         owned.check();
         const Deadline deadline = deadline_of(timeout);
@@ -100,7 +101,7 @@ class Waits {
         if (!answer) owned.check();  // closed meanwhile?
         value_or_raise(std::move(answer));
     }
-    // Nothing goes on any more when it returns.
+    // When it returns, nothing is running any more.
     void cancel() {
         waiter_.cancel();
         waiter_.finish();
@@ -109,7 +110,7 @@ class Waits {
   private:
     void begin(Owned<T>& owned, Deadline deadline, Step step) {
         fd();
-        cancel();  // one that was left by a loop that is closed
+        cancel();  // a wait that a closed loop has left
         outcome_ = {};
         waiter_.begin(
             [this, &owned, step = std::move(step)](Deadline until) {
@@ -119,7 +120,7 @@ class Waits {
             deadline);
     }
     Result<void> outcome_;
-    LoopWaiter waiter_;  // the last member: its thread ends before what it uses
+    LoopWaiter waiter_;  // the last member: its thread ends before the objects that it uses
 };
 
 }  // namespace rollring::python

@@ -2,8 +2,8 @@
 //
 //   value  N T F | i 8 bytes | I hex digits | d 8 bytes | s UTF-8 | b bytes | B bytearray
 //          l values | t values | m keys and values | a array
-//   array  how it comes back (1), its dtype, dims (1), 8 bytes for each, then its bytes, aligned
-//   texts, bytes and what has several values say first how many, in 8 bytes
+//   array  its kind (1), its dtype, dims (1), 8 bytes for each, then its bytes, aligned
+//   texts, bytes and containers begin with their length, in 8 bytes
 
 #include "bindings.hpp"
 
@@ -21,7 +21,7 @@
 namespace rollring::python {
 namespace {
 
-constexpr std::size_t array_alignment = 16;  // as malloc's
+constexpr std::size_t array_alignment = 16;  // malloc's alignment
 
 // From rollring/extras/codecs.py: pack(value) -> (kind, dtype, shape, buffer), or raises TypeError;
 // unpack(memory, offset, bytes, kind, dtype, shape).
@@ -30,14 +30,14 @@ struct ArrayHelpers {
     nb::object pack;
     nb::object unpack;
 };
-// How it comes back, as rollring/extras/codecs.py has it.
+// The kinds of arrays in rollring/extras/codecs.py.
 constexpr std::uint8_t kind_array = 0;
 ArrayHelpers& array_helpers() {
     static auto* made = new ArrayHelpers();  // never freed: used while the interpreter ends
     return *made;
 }
 
-// A buffer for as long as this lives; none where the object has none of this kind.
+// A buffer as long as this lives; none if the object has none of this kind.
 class Shown {
   public:
     Shown(PyObject* of, int flags) : there_(PyObject_GetBuffer(of, &buffer_, flags) == 0) {
@@ -59,7 +59,7 @@ class Shown {
     bool there_;
 };
 
-// numpy's name for what a letter of struct stands for; empty for all but plain numbers.
+// numpy's name for a letter of struct; empty for all but plain numbers.
 std::string dtype_of(const Shown& shown) {
     const std::string_view format = shown->format != nullptr ? shown->format : "";
     if (format.size() != 1) return {};
@@ -73,7 +73,7 @@ std::string dtype_of(const Shown& shown) {
     return {};
 }
 
-// Deep trees end in RecursionError, not in the stack's end.
+// Deep trees raise RecursionError instead of exhausting the stack.
 class Depth {
   public:
     Depth() {
@@ -108,7 +108,7 @@ class PlainWriter {
                 'B', {PyByteArray_AsString(it), static_cast<std::size_t>(PyByteArray_Size(it))});
         }
         const Depth depth;
-        // Of lists and dicts a copy: what packs an array may run anybody's code.
+        // Lists and dicts are copied first: packing an array may run any code.
         if (PyList_CheckExact(it)) return several('l', owned(PyList_AsTuple(it)));
         if (PyTuple_CheckExact(it)) return several('t', nb::borrow(it));
         if (PyDict_CheckExact(it)) return mapping(owned(PyDict_Copy(it)));
@@ -180,7 +180,7 @@ class PlainWriter {
 
 class PlainReader {
   public:
-    // `from` of the memory, which arrays keep.
+    // `from` of the memory, which arrays keep alive.
     PlainReader(nb::object memory, std::span<const std::byte> from, std::size_t offset)
         : memory_(std::move(memory)), from_(from), offset_(offset) {}
 
@@ -210,7 +210,7 @@ class PlainReader {
         const auto length = number<std::uint64_t>();
         return {take(length), length};
     }
-    // Each of the values is one byte at least: no more is made than there can be.
+    // Each value has one byte at least, so no more values are made than there can be.
     Py_ssize_t count(std::size_t bytes_each) {
         const auto values = number<std::uint64_t>();
         if (values > (from_.size() - at_) / bytes_each) bad();

@@ -20,7 +20,7 @@ namespace {
 
 using Timeout = std::optional<double>;
 
-// What lay there before is an earlier record: nobody is to train on it by mistake.
+// The memory still holds an earlier record, which must not be trained on by mistake.
 void clear_holes(const Draft& draft, const Reservation& room) {
     for (const DraftColumn& column : draft.columns()) {
         if (column.data != nullptr) continue;
@@ -63,10 +63,10 @@ class PyProducer {
         });
     }
 
-    // For event loops: once fd() is readable, end_push() says what became of the push.
+    // For event loops: once fd() is readable, end_push() returns the push's result.
     int fd() { return waiter_.fd(); }
-    // True: it waits for room. One push waits at a time: an earlier one that still does, because it
-    // was cancelled or its loop was closed, ends first.
+    // True: it waits for room. One push waits at a time: an earlier one that still waits, because
+    // it was cancelled or its loop was closed, ends first.
     bool begin_push(nb::handle instance_id, Timeout timeout, nb::dict fields) {
         shared_->check();
         fd();
@@ -127,7 +127,7 @@ class PyProducer {
             return producer.may_send(instance_id, visit, {group_size, 0});
         });
     }
-    // Whether or not there is one.
+    // Announces the group even if there is no place.
     void inherit_place(const std::string& instance_id, std::uint64_t visit) {
         shared_->check();
         shared_->in_turn([&](Producer& producer) {
@@ -169,8 +169,8 @@ class PyProducer {
     }
 
   private:
-    // Any call that looks for room takes that of the last draft, whose arrays must be gone. With
-    // the turn; `problem` says why it is not Push::ok. None: arrays are there.
+    // Any call that reserves room takes that of the last draft, whose arrays must be gone. Requires
+    // the lock; `problem` has the reason if the result is not Push::ok. None: arrays exist.
     template <class Try>
     static std::optional<Push> once(SharedProducer& shared, std::string& problem, Deadline deadline,
                                     Try attempt) {
@@ -221,7 +221,7 @@ class PyProducer {
                 return answer != Push::timed_out;
             });
         }
-        // Whoever awaits it learns why it is over.
+        // The awaiting caller gets the reason.
         void close() {
             if (answer != Push::timed_out) return;
             answer = Push::closed;
@@ -232,7 +232,7 @@ class PyProducer {
 
     std::shared_ptr<SharedProducer> shared_ = std::make_shared<SharedProducer>();
     std::shared_ptr<Waiting> waiting_;
-    LoopWaiter waiter_;  // goes first: it is at `waiting_`
+    LoopWaiter waiter_;  // destroyed first: it uses `waiting_`
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// A producer and its drafts as Python has them: which thread is at them.
+// A producer and its drafts in Python: the thread that uses them.
 
 #include <atomic>
 #include <memory>
@@ -17,12 +17,12 @@ namespace rollring::python {
 // Shared with its drafts, whose windows may live longer.
 struct SharedProducer : Owned<Producer> {
     Schema schema;                         // its ring's
-    std::weak_ptr<Loan> draft;             // reserved last
-    std::atomic<std::size_t> windows = 0;  // of all drafts; made in a turn
+    std::weak_ptr<Loan> draft;             // the last reserved one
+    std::atomic<std::size_t> windows = 0;  // of all drafts; made with the lock
 
     SharedProducer() : Owned("this producer") {}
 
-    // What Python still has of its drafts. With the GIL.
+    // The windows of its drafts that Python still has. Requires the GIL.
     [[nodiscard]] std::string windows_text() const {
         const auto last = draft.lock();
         return last != nullptr && last->windows() > 0 ? last->windows_text()

@@ -19,7 +19,7 @@ struct SharedReader : Owned<Reader> {
     Gatherers gatherers;
 };
 
-// A share, and how it is closed once no array shows it any more.
+// A share, and how to close it once no array shows it any more.
 class SharedLoan final : public Lent {
   public:
     SharedLoan(std::shared_ptr<SharedReader> of, Share open)
@@ -89,7 +89,7 @@ class PyReader {
                 return reader.open({ticket.c_str(), ticket.size()});
             }))));
     }
-    // What it has opened stays open.
+    // Open shares stay open.
     void close() { reader_ = std::make_shared<SharedReader>(); }
 
   private:

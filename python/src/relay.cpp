@@ -1,4 +1,4 @@
-// Both ends of a relay (extras/relay) as Python has them.
+// Both ends of a relay (extras/relay) in Python.
 
 #include <nanobind/ndarray.h>
 
@@ -39,7 +39,7 @@ class PyOutbox {
         owned_.hold(value_or_raise(std::move(opened)));
     }
 
-    // (index, spans, bytes, records). None: nothing came in time, or interrupt().
+    // (index, spans, bytes, records). None: nothing arrived in time, or interrupt().
     nb::object collect(std::uint64_t bytes, double linger, double timeout) {
         owned_.check();
         const auto linger_ns = static_cast<std::int64_t>(std::clamp(linger, 0.0, 1e6) * 1e9);
@@ -47,7 +47,7 @@ class PyOutbox {
         const Poll answer = in_turns(
             owned_.turns, deadline_of(timeout),
             [&](Deadline deadline) {
-                if (!owned_.object) return Poll::closed;  // by another thread
+                if (!owned_.object) return Poll::closed;  // closed by another thread
                 return owned_.object->collect(parcel, bytes, linger_ns, deadline);
             },
             // Return after any interrupt(); do not resume the wait.
@@ -126,7 +126,7 @@ using relay::ParcelEntry;
 // step() has reported their parcel.
 class PyInbox {
   public:
-    // `memory`: as Carried has it, writable.
+    // `memory`: that of Carried, writable.
     PyInbox(const std::string& ring, const std::string& name, const std::string& keep_for,
             nb::handle memory, std::uint64_t source, std::uint64_t destination, std::uint32_t lanes,
             double timeout) {
@@ -190,8 +190,8 @@ class PyInbox {
         const Inbox::News news = [&] {
             const Released released;
             const std::scoped_lock turn(stepping_);
-            // A caller that wants the lock interrupts one step; do not start the next before it had
-            // its turn.
+            // A caller that wants the lock interrupts one step: do not start the next before that
+            // caller had its turn.
             return wanted_ > 0 ? Inbox::News{} : box.step(deadline_of(timeout));
         }();
         if (news.problem != Push::ok) raise(rollring::name(news.problem), news.why);

@@ -1,8 +1,8 @@
 #pragma once
-// The GIL let go for as long as this lives.
+// Releases the GIL as long as this lives.
 //
-// A daemon thread that asks for it while the interpreter ends would be unwound by CPython through
-// frames that cannot be: it sleeps until the process is gone.
+// CPython would unwind a daemon thread that asks for the GIL while the interpreter ends, through
+// frames that cannot be unwound. Such a thread sleeps instead, until the process is gone.
 
 #include "nb.hpp"
 

@@ -29,9 +29,9 @@ class PyRequestBoard {
         Waits<RequestBoard>().run(owned_, timeout, false, posting(bytes.get(), number));
         return number;
     }
-    // For an event loop, one at a time: true if it was posted at once. Else the body is kept here
-    // until it is. A wait under way stands back for the first try, and not for the thread that
-    // waits. One that was left by a loop that is closed is withdrawn.
+    // For an event loop, one at a time: true if it was posted at once. Otherwise the body is kept
+    // here until it is posted. The first attempt ends the slice of a running wait; the thread that
+    // waits afterwards does not. A wait that a closed loop has left is withdrawn.
     bool begin_post(nb::handle body, Timeout timeout) {
         const Bytes bytes(body);
         owned_.check();
@@ -49,7 +49,7 @@ class PyRequestBoard {
         posting_ = true;
         return false;
     }
-    // Of what was posted so; 0: it was not.
+    // The number of a request posted in this way; 0: it was not posted.
     [[nodiscard]] std::uint64_t number() const { return number_; }
     int post_fd() { return posts_.fd(); }
     void post_outcome() {
@@ -58,7 +58,7 @@ class PyRequestBoard {
     }
     void cancel_post() { posts_.cancel(); }
 
-    // What was found and not handed out comes with the next call.
+    // Requests that were found and not returned come with the next call.
     void given_up(Timeout timeout, bool later) {
         const auto look = [this](RequestBoard& board, Deadline until) -> Result<void> {
             if (!numbers_.empty()) return {};
@@ -114,7 +114,7 @@ class PyRequestBoard {
     Owned<RequestBoard> owned_{"this request board", &RequestBoard::interrupt};
     Memory body_;
     std::uint64_t number_ = 0;
-    bool posting_ = false;  // for an event loop, which has not asked for the outcome
+    bool posting_ = false;  // an event loop has not asked for the outcome yet
     std::vector<std::uint64_t> numbers_;
     Waits<RequestBoard> posts_;
     Waits<RequestBoard> waits_;
@@ -131,14 +131,14 @@ class PyRequestWorker {
         waits_.run(owned_, timeout, later,
                    [this](RequestWorker& worker, Deadline until) { return look(worker, until); });
     }
-    // What is there now, before an event loop waits; false if nothing is.
+    // Takes a request that is there now, before an event loop waits; false if there is none.
     bool take_now() {
         auto found =
             owned_.in_turn([this](RequestWorker& worker) { return look(worker, Deadline::now()); });
         if (!found && found.error().code != Errc::timed_out) raise(found.error());
         return found.has_value();
     }
-    // (number, attempt, body) of what take() has found; None: nothing.
+    // (number, attempt, body) of the request that take() has found; None: nothing.
     nb::object taken() {
         Memory body;
         const auto found = owned_.in_turn([&](RequestWorker&) {
@@ -179,7 +179,7 @@ class PyRequestWorker {
 
   private:
     Result<void> look(RequestWorker& worker, Deadline until) {
-        if (found_) return {};  // of a wait that was cancelled
+        if (found_) return {};  // by a wait that was cancelled
         auto taken = worker.take(until);
         if (!taken) return std::unexpected(taken.error());
         if (!*taken) return refused(Errc::timed_out, "no request came in time");
@@ -198,7 +198,7 @@ class PyRequestWorker {
 
     Owned<RequestWorker> owned_{"this request worker", &RequestWorker::interrupt};
     std::optional<TakenRequest> found_;
-    Memory body_;  // of what was found
+    Memory body_;  // of the found request
     std::map<std::uint64_t, TakenRequest> has_;
     Waits<RequestWorker> waits_;
 };

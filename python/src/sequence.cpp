@@ -38,7 +38,7 @@ class SequenceView {
     [[nodiscard]] bool leased() const { return lent_->leased(); }
     [[nodiscard]] const TrajectoryView& view() const { return sequence().view; }
 
-    // None where the record does not carry it.
+    // None if the record does not have it.
     [[nodiscard]] nb::object column(std::size_t number) const {
         const ColumnView* const found = view().find(static_cast<std::uint16_t>(number));
         if (found == nullptr) return nb::none();
@@ -53,7 +53,7 @@ class SequenceView {
             lent_, *found, index_, std::span(bytes, found->data.size()), false));
     }
     [[nodiscard]] nb::object named(std::string_view name) const {
-        static_cast<void>(sequence());  // it is still leased
+        static_cast<void>(sequence());  // raises if it is no longer leased
         const auto number = lent_->schema().find(name);
         if (!number) raise("no_column", "this ring has no column '" + std::string(name) + "'");
         return column(*number);

@@ -1,6 +1,6 @@
 #pragma once
-// One record of a leased batch, as Python has it: Python code that looks at thousands of them a
-// second runs none of its own for a field or a column.
+// One record of a leased batch in Python: a field or a column runs no Python code, because trainers
+// read thousands of records a second.
 
 #include <memory>
 
@@ -9,11 +9,12 @@
 
 namespace rollring::python {
 
-// A list with an instance of `kind`, a class derived from SequenceView, for each of the batch's.
+// A list with an instance of `kind`, a class derived from SequenceView, for each sequence of the
+// batch.
 nb::list made_sequences(const std::shared_ptr<Lent>& lent, nb::handle kind);
 
-// array(window): an array over it. decoded(column, bytes, user_is_text): the value that the bytes
-// of a column of `texts` mean.
+// array(window): an array over it. decoded(column, bytes, user_is_text): the value of the bytes of
+// a column of `texts`.
 void set_view_helpers(nb::object array, nb::object decoded, nb::object texts);
 
 void bind_sequence(nb::module_& module);

@@ -34,7 +34,7 @@ class PyStash {
     // None: not enough was complete in time.
     nb::object next(Timeout timeout) {
         shared_->check();
-        end_wait();  // what a cancelled one has got comes first
+        end_wait();  // the batch of a cancelled wait comes first
         if (auto batch = taken(); !batch.is_none()) return batch;
         auto leased = std::make_shared<Leased>(shared_);
         const NextBatch answer = in_turns(
@@ -46,8 +46,8 @@ class PyStash {
             NextBatch::timed_out);
         return answered(answer, std::move(leased));
     }
-    // For event loops: begin(), then taken() once fd() is readable. A wait that is cancelled keeps
-    // what it has got for the next call of any kind.
+    // For event loops: begin(), then taken() once fd() is readable. A cancelled wait keeps its
+    // batch for the next call of any kind.
     int fd() { return waiter_.fd(); }
     // False: a batch can be taken already. One wait at a time: an earlier one that is still under
     // way belongs to a closed loop, and ends first.
@@ -68,7 +68,7 @@ class PyStash {
             });
         };
         cancelled_ = false;
-        {  // what is there costs no other thread
+        {  // ready records cost no other thread
             const Released released;
             if (step(Deadline::now())) return false;
         }
@@ -118,8 +118,7 @@ class PyStash {
     bool no_progress() {
         return shared_->in_turn([](Stash& stash) { return stash.no_progress(); });
     }
-    // What happened since this was asked last, oldest first; `all`: also what waits to be summed
-    // up.
+    // Events since the last call, oldest first; `all`: also those that are still being summed up.
     nb::list events(bool all) {
         const auto happened = shared_->in_turn([all](Stash& stash) {
             if (all) stash.tell_all();
@@ -139,7 +138,7 @@ class PyStash {
         }
         return made;
     }
-    // What a log tells when it grows: records dropped by reason, and what became of groups.
+    // Totals for a log: records dropped by reason, and the outcomes of groups.
     nb::dict counts() {
         const auto [account, copies] = shared_->in_turn(
             [](Stash& stash) { return std::pair(stash.account(), stash.copies()); });
@@ -153,8 +152,8 @@ class PyStash {
         made["batches_short"] = copies.batches_short;
         return made;
     }
-    // What is leased comes again to the ring's next stash. With `later`: as soon as the last array
-    // is gone. Idempotent.
+    // Leased records are delivered again to the ring's next stash. With `later`: as soon as the
+    // last array is gone. Idempotent.
     void close(bool later) {
         if (closed()) return;
         cancel();
@@ -181,7 +180,7 @@ class PyStash {
     [[nodiscard]] bool closed() const { return shared_->gone(); }
 
   private:
-    // A wait that was cancelled; one that an event loop still waits for is not ours to end.
+    // Ends a cancelled wait; a wait of a live event loop must go on.
     void end_wait() {
         while (waiter_.busy()) {
             if (!cancelled_) {
@@ -203,7 +202,7 @@ class PyStash {
     std::shared_ptr<SharedStash> shared_ = std::make_shared<SharedStash>();
     std::shared_ptr<Waiting> waiting_;
     bool cancelled_ = false;
-    LoopWaiter waiter_;  // goes first: it writes into `waiting_`
+    LoopWaiter waiter_;  // destroyed first: it writes into `waiting_`
 };
 
 }  // namespace

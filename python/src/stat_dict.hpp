@@ -43,7 +43,7 @@ nb::dict stat_dict(const Stat& stat) {
             for (const std::string& one : value) texts.append(text(one));
             made[key] = texts;
         } else if (field.unit == FieldUnit::seconds || field.unit == FieldUnit::milliseconds) {
-            if constexpr (std::is_same_v<T, std::int64_t>) {  // negative: not known
+            if constexpr (std::is_same_v<T, std::int64_t>) {  // negative: unknown
                 made[key] = value < 0 ? nb::object(nb::none())
                                       : nb::object(nb::float_(static_cast<double>(value) * 1e-9));
             }

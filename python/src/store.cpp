@@ -33,9 +33,9 @@ DType dtype_named(std::string_view name) {
     return *found;
 }
 
-// Values one behind the other in memory, each under its key, as (keys, column, address, dtype,
-// shape of one, tag, address of offsets). With offsets, 64-bit and one more than values, they say
-// at which row each begins, and the last ends.
+// Adjacent values in memory, each with its key, as (keys, column, address, dtype, shape of one,
+// tag, address of offsets). The offsets, 64-bit and one more than values, are the rows at which the
+// values begin, and the last one ends.
 void add_values(nb::handle given, std::vector<StoreValue>& values) {
     const auto block = nb::cast<nb::tuple>(given);
     const auto keys = nb::cast<nb::list>(block[0]);
@@ -61,13 +61,13 @@ void add_values(nb::handle given, std::vector<StoreValue>& values) {
     }
 }
 
-// Values as they were found, to be read.
+// Found values, to be read.
 class PyFound {
   public:
     PyFound(std::shared_ptr<Store> store, std::vector<StoredValue> values)
         : store_(std::move(store)), values_(std::move(values)) {}
 
-    // Of each value (dtype, shape, tag, bytes).
+    // (dtype, shape, tag, bytes) of each value.
     [[nodiscard]] nb::list forms() const {
         nb::list all;
         for (const StoredValue& value : values_) {
@@ -77,8 +77,8 @@ class PyFound {
         }
         return all;
     }
-    // The same, but for their first dimension, of all of them together; None if they differ in
-    // anything else. Bytes are their sum.
+    // The same for all of them together, without the first dimension; None if they differ in
+    // anything else. The bytes are their sum.
     [[nodiscard]] nb::object joined() const {
         if (values_.empty()) return nb::none();
         ValueForm all = values_.front().form;
@@ -90,8 +90,8 @@ class PyFound {
         }
         return nb::make_tuple(name_of(all.dtype), shape_of(all, 1), all.tag, bytes);
     }
-    // Values one behind the other, and into offsets, 64-bit and one more than values, at which row
-    // each begins, and the last ends.
+    // Writes the values one after the other, and their offsets, 64-bit and one more than values:
+    // the rows at which the values begin, and the last one ends.
     void read_joined(std::uintptr_t to, std::uintptr_t offsets) const {
         auto* row = reinterpret_cast<std::int64_t*>(offsets);
         auto* place = reinterpret_cast<std::byte*>(to);
@@ -106,7 +106,7 @@ class PyFound {
         }
         copy(values_, places);
     }
-    // Each to its address, but for those that have none.
+    // Copies each value to its address; values without an address are skipped.
     void read(const std::vector<std::uintptr_t>& to) const {
         if (to.size() != values_.size()) raise("invalid_argument", "each value has an address");
         std::vector<StoredValue> some;
@@ -214,7 +214,7 @@ class PyStore {
 
     void close() {
         auto gone = std::exchange(store_, nullptr);
-        const Released released;  // its thread is waited for
+        const Released released;  // waits for its thread
         gone.reset();
     }
 
@@ -225,7 +225,7 @@ class PyStore {
         for (const std::uint64_t number : numbers) at.push_back({number});
         return at;
     }
-    // Kept while it is used: another thread may close it.
+    // Kept during its use: another thread may close it.
     [[nodiscard]] std::shared_ptr<Store> open() const {
         if (store_ == nullptr) raise("closed", "this store is closed");
         return store_;

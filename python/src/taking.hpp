@@ -12,7 +12,7 @@
 
 namespace rollring::python {
 
-// A record's columns in private memory, with the view that shows them.
+// A record's columns in private memory, with a view of them.
 struct Copied {
     Memory memory;
     TrajectoryView view;

@@ -23,7 +23,7 @@ inline PyObject* text_of(std::string_view utf8) noexcept {
     return PyUnicode_DecodeUTF8(utf8.data(), bytes, "replace");
 }
 
-// `utf8` points into `from`, or into `kept` where `from` has half of a pair.
+// `utf8` points into `from`, or into `kept` if `from` has a lone surrogate.
 inline bool utf8_of(handle from, std::string_view& utf8, std::string& kept) noexcept {
     if (PyUnicode_Check(from.ptr()) == 0) return false;
     Py_ssize_t bytes = 0;

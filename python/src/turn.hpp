@@ -1,10 +1,10 @@
 #pragma once
 // Threads take turns at an object of the library, which one thread at a time may use.
 //
-// Nobody waits for a turn with the GIL held, for a turn may last as long as a slice of a wait; and
-// nobody waits for the GIL with a turn. Who waits for something to come stands back for those who
-// have something to do: they claim the turn, which ends its slice where it can be ended, and holds
-// off the next one.
+// No thread waits for its turn with the GIL held, because a turn may last as long as a slice of a
+// wait; and no thread waits for the GIL during its turn. A thread that waits for an arrival gives
+// way to threads with work: they claim the turn, which ends the waiter's slice if that is possible,
+// and delays its next one.
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +23,7 @@ namespace rollring::python {
 
 class Turns {
   public:
-    // `hurry`, with the GIL held, ends the slice of who waits with the turn.
+    // `hurry`, called with the GIL held, ends the slice of the thread that waits during its turn.
     explicit Turns(std::function<void()> hurry = {}) : hurry_(std::move(hurry)) {}
 
     [[nodiscard]] bool inherited() const { return forks_ != fork_number(); }
@@ -33,7 +33,7 @@ class Turns {
                   std::string(what) + " belongs to the parent process: open another one here");
         }
     }
-    // In the order in which they ask: who waits holds `next_`.
+    // In the order of the calls: the next thread holds `next_`.
     void lock() {
         const std::scoped_lock next(next_);
         now_.lock();
@@ -43,7 +43,7 @@ class Turns {
         return next.owns_lock() && now_.try_lock();
     }
     void unlock() { now_.unlock(); }
-    // For a slice of a wait: once nobody claims the turn.
+    // For a slice of a wait: once no thread claims the turn.
     void lock_for_wait() {
         {
             std::unique_lock claims(claims_mutex_);
@@ -58,7 +58,7 @@ class Turns {
         const std::scoped_lock turn(std::adopt_lock, *this);
         return use();
     }
-    // With the GIL held.
+    // Requires the GIL.
     void claim() {
         {
             const std::scoped_lock claims(claims_mutex_);
@@ -81,7 +81,7 @@ class Turns {
     std::mutex now_;
 };
 
-// With the GIL held before and after. No Python code may run within: it could ask for a turn, too.
+// Requires the GIL before and after. No Python code may run within: it could ask for a turn, too.
 class Turn {
   public:
     explicit Turn(Turns& turns) : turns_(turns) {
@@ -101,7 +101,7 @@ class Turn {
     Turns& turns_;
 };
 
-// Seconds as Python gives them: None is for ever.
+// Seconds as Python gives them; None: no deadline.
 inline Deadline deadline_of(std::optional<double> timeout) {
     if (!timeout) return Deadline::never();
     if (!(*timeout > 0)) return Deadline::now();
@@ -109,8 +109,9 @@ inline Deadline deadline_of(std::optional<double> timeout) {
     return Deadline::after_ns(static_cast<std::int64_t>(*timeout * 1e9));
 }
 
-// The one loop that waits: calls step(deadline) without the GIL, in slices, between which signals
-// are seen, as long as goes_on(answer) and until the deadline has passed. Returns the last answer.
+// The only loop that waits: calls step(deadline) without the GIL, in slices, between which signals
+// are handled, as long as goes_on(answer) and until the deadline has passed. Returns the last
+// answer.
 template <class Step, class GoesOn>
 auto in_slices(Deadline deadline, Step step, GoesOn goes_on) {
     constexpr std::int64_t slice_ns = 50'000'000;
@@ -125,8 +126,8 @@ auto in_slices(Deadline deadline, Step step, GoesOn goes_on) {
     }
 }
 
-// The same until the answer is another than `waiting`. Each slice has the turn, and other threads
-// have theirs in between.
+// The same until the answer differs from `waiting`. Each slice has the turn, and other threads take
+// theirs in between.
 template <class Step>
 auto in_turns(Turns& turns, Deadline deadline, Step step, decltype(step(deadline)) waiting) {
     return in_slices(
@@ -134,8 +135,8 @@ auto in_turns(Turns& turns, Deadline deadline, Step step, decltype(step(deadline
         [&](const auto& answer) { return answer == waiting; });
 }
 
-// What open(patience) opens, which waits so long itself: tried again while it fails with one of
-// these codes.
+// Opens by open(patience), which waits that long itself; retried while it fails with one of these
+// codes.
 template <class Open>
 auto opened(Deadline deadline, std::initializer_list<Errc> absent, Open open) {
     return value_or_raise(in_slices(

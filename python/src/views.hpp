@@ -1,5 +1,5 @@
 #pragma once
-// What a batch and a rank's share of one have in common, for rollring/_views.py.
+// The common part of a batch and of a rank's share of one, for rollring/_views.py.
 
 #include <algorithm>
 #include <memory>
@@ -29,7 +29,7 @@ class PyViews {
     explicit PyViews(std::shared_ptr<Lent> lent) : lent_(std::move(lent)) {}
 
     [[nodiscard]] bool leased() const { return lent_->leased(); }
-    // Each as the bytes of an array, for numpy to look at.
+    // Each as the bytes of an array, for numpy.
     nb::bytes rewards() { return array(shown().rewards()); }
     nb::bytes advantages() { return array(shown().advantages()); }
     nb::bytes cu_seqlens() { return array(shown().cu_seqlens()); }
@@ -51,9 +51,9 @@ class PyViews {
         }
         return made;
     }
-    // Each an instance of this class, which is derived from ours.
+    // Each is an instance of this class, which is derived from ours.
     nb::list sequences(nb::handle kind) { return made_sequences(lent_, kind); }
-    // Names of the per-token columns that every sequence carries, in the schema's order.
+    // Names of the per-token columns that every sequence has, in the schema's order.
     nb::list common_columns() {
         nb::list made;
         const auto declared = schema().columns();
@@ -73,14 +73,14 @@ class PyViews {
         return told(
             value_or_raise(gathered_shape(from, schema(), column_of(schema(), column), of.layout)));
     }
-    // Where the sequences begin, as the bytes of i64s.
+    // The rows at which the sequences begin, as the bytes of i64s.
     nb::bytes offsets(nb::handle args) {
         const LayoutOf of(args);
         const auto made = value_or_raise(gathered_offsets(shown(), of.layout));
         return array(std::span<const std::int64_t>(made));
     }
-    // Addresses are of memory that nobody else uses, kept by the caller; of the GPU's where there
-    // is one, and then it is written to once the stream gets there.
+    // The addresses are of unshared memory that the caller keeps; with a GPU, of its memory, which
+    // is written once the stream gets there.
     void gather(nb::list columns, nb::handle args, std::uint32_t threads, std::optional<int> gpu,
                 std::uintptr_t stream) {
         const LayoutOf of(args);
@@ -102,7 +102,7 @@ class PyViews {
         const Sequences& from = shown();
         reading(gpu, 0, [&](Gatherer& gatherer) { return gatherer.prepare(from); });
     }
-    // What the stream has to do by now reads it, too.
+    // Work queued on the stream by now reads the batch, too.
     void mark(int gpu, std::uintptr_t stream) {
         static_cast<void>(shown());
         reading(gpu, stream, [](Gatherer&) { return Result<void>(); });

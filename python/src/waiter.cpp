@@ -38,7 +38,7 @@ Waiter::~Waiter() {
 
 void Waiter::begin(std::function<bool(Deadline)> step, Deadline deadline) {
     if (!thread_.joinable()) {
-        // Signals are the main thread's.
+        // Signals are for the main thread.
         sigset_t all;
         sigset_t before;
         ::sigfillset(&all);
@@ -53,7 +53,7 @@ void Waiter::begin(std::function<bool(Deadline)> step, Deadline deadline) {
     }
     const std::scoped_lock lock(mutex_);
     std::uint64_t count = 0;
-    static_cast<void>(::read(fd_, &count, sizeof count));  // of a wait that nobody looked at
+    static_cast<void>(::read(fd_, &count, sizeof count));  // of a wait that no caller read
     step_ = std::move(step);
     serial_++;
     deadline_ = deadline;

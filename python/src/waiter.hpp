@@ -1,6 +1,6 @@
 #pragma once
-// One wait at a time in a thread of its own, for event loops: they watch an eventfd, and nothing of
-// theirs blocks.
+// One wait at a time in a thread of its own, for event loops: they watch an eventfd, and never
+// block.
 
 #include <condition_variable>
 #include <functional>
@@ -25,15 +25,15 @@ class Waiter {
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
 
-    // Readable once the wait that was begun is over.
+    // Readable once the current wait is over.
     [[nodiscard]] int fd() const { return fd_; }
 
     // Calls step(slice), without the GIL, until it returns true, the deadline is over, or cancel().
-    // What was begun before is over: see finish().
+    // Requires that no earlier wait is running: see finish().
     void begin(std::function<bool(Deadline)> step, Deadline deadline);
-    // The wait ends within a slice, if it has not by itself.
+    // Ends the wait within a slice.
     void cancel();
-    // Until the wait that is under way is over: without the GIL.
+    // Waits without the GIL until the current wait is over.
     void finish();
     [[nodiscard]] bool busy();
 
@@ -53,7 +53,7 @@ class Waiter {
     std::thread thread_;  // from the first wait on
 };
 
-// The same, made when an event loop first asks for it. With the GIL.
+// The same, made when an event loop first asks for it. Requires the GIL.
 class LoopWaiter {
   public:
     int fd() {

@@ -1,5 +1,5 @@
 #pragma once
-// What both ends of the weight channel are made of, in Python.
+// Shared by both ends of the weight channel in Python.
 
 #include <cstdint>
 #include <optional>
@@ -18,7 +18,7 @@ inline Stream stream_at(std::uintptr_t address) {
     return {reinterpret_cast<void*>(address)};
 }
 
-// Of each Described of rollring/_weights.py; the caller keeps what lies at their addresses.
+// From each Described of rollring/_weights.py; the caller keeps the memory at their addresses.
 std::vector<WeightTensor> tensors_of(nb::list given);
 
 void bind_weight_publisher(nb::module_& module);

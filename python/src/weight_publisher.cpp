@@ -23,17 +23,17 @@ nb::dict told(const CommitReport& report) {
     return made;
 }
 
-// One version on its way. Steps that an event loop waits for keep it.
+// One version on its way. Steps that an event loop waits for keep it alive.
 struct Sent {
     explicit Sent(Transaction begun) : open(std::move(begun)) {}
 
     Transaction open;
     CommitReport report{};
-    std::optional<std::span<std::byte>> lent;  // nobody was told of it yet
+    std::optional<std::span<std::byte>> lent;  // no caller was told of it yet
 };
 
-// A publisher, which its transactions keep, and the version that it began last. In a forked child
-// the end of either does nothing.
+// A publisher, which its transactions keep alive, and the version that it began last. In a forked
+// child the destructors of both do nothing.
 struct Sending {
     void close() {
         if (owned.gone()) return;
@@ -50,7 +50,7 @@ struct Sending {
     Waits<Publisher> waits;
 };
 
-// Whether its version is open is what Transaction answers, to each call.
+// Transaction itself checks in each call whether its version is open.
 class PyTransaction {
   public:
     PyTransaction(std::shared_ptr<Sending> sending, std::shared_ptr<Sent> sent)
@@ -68,8 +68,8 @@ class PyTransaction {
                                  stream_at(stream));
         });
     }
-    // The next part, for the caller to write: lent() says where. A part that a cancelled wait has
-    // got comes with the next call.
+    // The next part, for the caller to write: lent() has its address. The part of a cancelled wait
+    // comes with the next call.
     void lend_part(Timeout timeout, bool later) {
         wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
             if (sent.lent) return {};
@@ -112,7 +112,7 @@ class PyTransaction {
         value_or_raise(
             sending_->owned.in_turn([&](Publisher&) { return sent_->open.check_open(); }));
     }
-    // Nothing, once it is over.
+    // Does nothing once the version is over.
     void give_up(const std::string& why) {
         if (sending_->owned.gone()) return;
         sending_->owned.in_turn([&](Publisher&) {

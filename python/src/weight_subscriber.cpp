@@ -12,8 +12,8 @@
 namespace rollring::python {
 namespace {
 
-// One try, however long it takes: each would look like another engine to the trainer. Signals are
-// seen meanwhile.
+// One attempt of any duration, because several would look like several engines to the trainer.
+// Signals are handled meanwhile.
 template <class Call>
 auto wait_for_publisher(const std::string& ring, nb::dict given, const Call& call) {
     SubscriberOptions options = subscriber_options(std::move(given));
@@ -72,7 +72,7 @@ class PySubscriber {
         if (owned_.turns.inherited()) leave_undestroyed(update_);
     }
 
-    // What is under way is given up, but for one that nobody was handed: that is the next.
+    // Gives up a version that is under way, except for one that no caller has: that is the next.
     void next(Timeout timeout, bool later) {
         waits_.run(owned_, timeout, later,
                    [this](Subscriber& subscriber, Deadline until) -> Result<void> {
@@ -91,8 +91,8 @@ class PySubscriber {
             return update.load(until, stream_at(stream));
         });
     }
-    // A part, for engines that load by themselves: pieces(), of the last one, lie where they lie
-    // until done_part().
+    // A part, for engines that load by themselves: the pieces() of the last one are valid until
+    // done_part().
     void part(std::int64_t version, std::uint32_t number, Timeout timeout, bool later) {
         wait_update(version, timeout, later,
                     [this, number](Update& update, Deadline until) -> Result<void> {
@@ -110,7 +110,7 @@ class PySubscriber {
         }
         return made;
     }
-    // Each to its address in host memory, which the caller keeps.
+    // Copies each piece to its address in host memory, which the caller keeps.
     void copy_pieces(std::int64_t version, std::vector<std::uintptr_t> to, bool later) {
         waits_.run(
             owned_, std::nullopt, later,
@@ -125,7 +125,7 @@ class PySubscriber {
                 return {};
             });
     }
-    // `stream`: where what reads it was queued.
+    // `stream`: has the work that reads the part.
     void done_part(std::int64_t version, std::uint32_t number, std::uintptr_t stream) {
         value_or_raise(owned_.in_turn([&](Subscriber&) -> Result<void> {
             if (!update_ || update_->version() != version) return over(version);
@@ -146,7 +146,7 @@ class PySubscriber {
             return adopted;
         });
     }
-    // Nothing, if it is not under way.
+    // Does nothing if the version is not under way.
     void reject(std::int64_t version, const std::string& why, const std::string& tensor) {
         if (owned_.gone()) return;
         owned_.in_turn([&](Subscriber&) {
@@ -183,7 +183,7 @@ class PySubscriber {
     void outcome() { waits_.outcome(owned_); }
     void cancel() { waits_.cancel(); }
 
-    std::int64_t taken() {  // what next() has got, which is handed out by this; -1: nothing
+    std::int64_t taken() {  // the version of next(), handed out by this; -1: none
         return owned_.in_turn([&](Subscriber&) {
             handed_ = true;
             return update_ ? update_->version() : -1;

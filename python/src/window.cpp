@@ -30,8 +30,8 @@ struct Windows {
         return *windows;
     }
 
-    // The child lays zeros over what it saw. The parent may have given that memory to another
-    // record by then, but no Python code has run here since the fork.
+    // The child maps zeros over the window. The parent may have given that memory to another record
+    // by then, but no Python code has run here since the fork.
     void close_in_child() const {
         const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
         for (const Window* window = first; window != nullptr; window = window->after_) {
@@ -39,7 +39,7 @@ struct Windows {
             const std::uintptr_t from = begin / page * page;
             const std::uintptr_t to = (begin + window->memory_.size() + page - 1) / page * page;
             if (to == from) continue;
-            // Where it is refused, the child's array goes on showing the ring.
+            // If this fails, the child's array continues to show the ring.
             (void)::mmap(reinterpret_cast<void*>(from), to - from, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         }

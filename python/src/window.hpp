@@ -1,10 +1,10 @@
 #pragma once
-// Memory of a ring that Python code may look at, and what it belongs to.
+// Memory of a ring that Python code may read, and its owner.
 //
 // A Loan is a leased batch or a reserved record. Its Windows are the arrays that Python has over
-// it: they are counted, keep it alive, and forbid that it is given away while one of them is there.
-// In a forked child the parent goes on writing where a window looks: the child sees zeros there
-// from the fork on, and what it writes nobody else sees.
+// it: they are counted, keep it alive, and prevent its return while one of them exists. In a forked
+// child the parent continues to write to a window's memory: the child sees zeros there from the
+// fork on, and its writes are visible to no other process.
 
 #include <array>
 #include <atomic>
@@ -27,17 +27,17 @@ class Loan {
     virtual ~Loan() = default;
 
     [[nodiscard]] bool inherited() const { return forks_ != fork_number(); }
-    // "an array over token_ids of 'gsm8k/17', repetition 3 is" for one of the windows, with how
-    // many there are.
+    // "an array over token_ids of 'gsm8k/17', repetition 3 is" for one of the windows, with their
+    // number.
     [[nodiscard]] std::string windows_text() const;
     [[nodiscard]] std::size_t windows() const { return windows_; }
 
   protected:
     // `all`: counts the windows of several loans; lives as long as this one.
     explicit Loan(std::atomic<std::size_t>* all = nullptr) : all_(all) {}
-    // The last window is gone. With the GIL; Python code must not run.
+    // The last window is gone. Requires the GIL; Python code must not run.
     virtual void on_free() {}
-    // What a window shows: it is asked only for an error's text.
+    // The contents of a window, only for an error's text.
     [[nodiscard]] virtual std::string name_of(std::uint16_t column, std::size_t item) const = 0;
 
   private:
@@ -49,7 +49,7 @@ class Loan {
 
 class Window {
   public:
-    // `item`: of the loan, what it calls a record.
+    // `item`: the loan's number of a record.
     Window(std::shared_ptr<Loan> loan, const ColumnView& column, std::size_t item,
            std::span<std::byte> memory, bool writable);
     Window(const Window&) = delete;
