@@ -30,7 +30,8 @@ PLACES = {
     ".py": ("python/rollring", "bench", "tools", "examples/grpo/options.py"),
     "": ("dev",),
 }
-COMMENTED = ("include", "lib", "producer", "consumer", "stash", "extras", "integrations")
+COMMENTED = ("include", "lib", "producer", "consumer", "stash", "extras", "integrations",
+             "python/src")
 # What a macro or an attribute takes is for developers.
 FOR_DEVELOPERS = re.compile(
     r"(?:FAULT_POINT|static_assert|ROLLRING_ASSERT|\[\[nodiscard)\s*\([^;]*$")
