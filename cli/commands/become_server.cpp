@@ -1,4 +1,4 @@
-// The commands that serve HTTP, in the program `rollring`: it becomes the one that has them.
+// The commands that serve HTTP, in the program `rollring`: it becomes the program that has them.
 
 #include "cli/commands/metrics.hpp"
 #include "cli/commands/program.hpp"

@@ -85,7 +85,7 @@ void Child::look() {
         } else if (got < 0 && errno == EAGAIN) {
             return;
         } else {
-            ::close(pipe_);  // it has closed its standard output, that is, it is ending
+            ::close(pipe_);  // it has closed its standard output: it is ending
             pipe_ = -1;
             reap();
         }

@@ -1,5 +1,5 @@
 #pragma once
-// Other commands of this program as child processes, whose standard output we read.
+// Other commands of this program as child processes, whose standard output this process reads.
 
 #include <sys/types.h>
 
@@ -19,7 +19,7 @@ class Child {
     Child& operator=(Child&& other) = delete;
     ~Child();  // kills and reaps it if it still runs
 
-    // Takes what it has written; reaps it once it has ended. Does not wait.
+    // Takes its output so far; reaps it once it has ended. Does not wait.
     void look();
     void signal(int number) const;
 

@@ -118,7 +118,7 @@ void Waiting::tell(const std::string& what) {
         began_ns_ = now_ns;
         waits_++;
     }
-    std::string sense = what;  // bytes and counts that move are no news
+    std::string sense = what;  // changing numbers are not news
     std::erase_if(sense, [](char c) { return (c >= '0' && c <= '9') || c == '.' || c == ','; });
     const bool known = sense == told_ || known_.contains(sense);
     const std::int64_t since_ns = now_ns - told_ns_;

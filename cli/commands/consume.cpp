@@ -79,7 +79,7 @@ void Run::take(const Record& record) {
     if (const auto due = holder_.exchange(record.ref)) release(*due);
 }
 
-// What is written to a file is released only when the system has it.
+// A record that is written to a file is released only once the system has it.
 void Run::release(const RecordRef& record) {
     if (output_) {
         written_.push_back(record);
@@ -96,14 +96,14 @@ bool Run::flush() {
     return true;
 }
 
-// Called when nothing is there; a reason to end, or nothing.
+// Called when there is no record; returns a reason to end, or nothing.
 std::optional<Reason> Run::idle() {
     clock_.stop();
     if (!flush()) return Reason::failed;
     tell_events(consumer_, progress_, options_->quiet);
     quiet_.look(received_by(consumer_), clock_);
     if (options_->until_closed && all_gone(received_by(consumer_), *options_)) {
-        // A last record may lie between the look at the lanes and the look at the producers.
+        // A last record may come between the check of the lanes and the check of the producers.
         Record record;
         if (consumer_.poll(record) != Poll::record) return Reason::closed;
         take(record);

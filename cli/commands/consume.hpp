@@ -13,8 +13,8 @@ struct ConsumeOptions {
     std::string ring;
     std::uint64_t records_max = 0;  // 0: no such limit
     bool until_closed = false;
-    std::uint64_t producers = 1;    // that must have come before `until_closed` can end it
-    std::int64_t idle_ms = 10'000;  // 0: wait for ever
+    std::uint64_t producers = 1;    // that must have joined before `until_closed` can end it
+    std::int64_t idle_ms = 10'000;  // 0: wait forever
     std::int64_t attach_ms = 30'000;
     std::string output;
     std::uint64_t hold = 0;

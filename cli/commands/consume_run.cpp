@@ -13,7 +13,7 @@ namespace {
 constexpr const char* reason_names[] = {"records",     "batches", "closed", "idle",
                                         "interrupted", "removed", "failed"};
 
-// What the idle time-out found missing, and who could still bring it.
+// The missing members found at the idle timeout, and the producers that could still send them.
 std::string missing(const ConsumeOptions& options, const Received& received) {
     const ConsumerStats& stats = received.stats;
     std::string text = fmt::format("nothing arrived for {}",
@@ -51,7 +51,7 @@ bool RunClock::quiet_for(std::int64_t idle_ms) const {
 }
 
 void Quiet::look(const Received& received, const RunClock& clock) {
-    constexpr std::int64_t patience_ms = 1000;  // who starts both sides at once is told nothing
+    constexpr std::int64_t patience_ms = 1000;  // no report if both sides start at once
     if (received.producers_active != 0 || !clock.quiet_for(patience_ms)) return waiting_.over();
     if (options_->quiet) return;
     const std::uint64_t came = received.stats.producers_joined;
@@ -89,7 +89,7 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
 
 bool all_gone(const Received& received, const ConsumeOptions& options) {
     if (received.producers_active != 0) return false;
-    // Those whose lane a consumer before us already closed do not join again.
+    // Producers whose lane an earlier consumer has closed do not join again.
     const ConsumerStats& stats = received.stats;
     return stats.producers_joined >= options.producers ||
            (stats.producers_joined == 0 && stats.redelivered > 0);

@@ -1,6 +1,6 @@
 #pragma once
-// What both forms of `rollring consume` share, by records and by batches: why a run ends, its
-// clock, what it tells of producers, and its report.
+// Shared by both forms of `rollring consume`, by records and by batches: the reasons to end, the
+// clock, reports about producers, and the final report.
 
 #include <cstdint>
 #include <string>
@@ -15,19 +15,19 @@ enum class Reason { records, batches, closed, idle, interrupted, removed, failed
 
 class RunClock {
   public:
-    // Something came; not before `at_ns` if it is the first.
+    // A record came; the first one counts from `at_ns` at the earliest.
     void came(std::int64_t at_ns) {
         if (first_ns_ == 0) first_ns_ = at_ns;
         busy_ = true;
     }
     [[nodiscard]] bool started() const { return first_ns_ != 0; }
-    // Notes when the last record was dealt with, without looking at the clock for each.
+    // Notes when the last record was handled, without reading the clock for each.
     void stop() {
         if (busy_) last_ns_ = monotonic_ns();
         busy_ = false;
     }
     [[nodiscard]] double seconds() const;  // from the first to the last
-    // Nothing came for so long; never if it is 0.
+    // No record came for this long; never if it is 0.
     [[nodiscard]] bool quiet_for(std::int64_t idle_ms) const;
 
   private:
@@ -47,7 +47,7 @@ Received received_by(const Source& source) {
     return {source.stats(), source.producers_active()};
 }
 
-// Says once that producers are waited for, when nothing comes and none is there.
+// Reports once that it waits for producers, when no record comes and no producer is there.
 class Quiet {
   public:
     explicit Quiet(const ConsumeOptions& options) : options_(&options), waiting_(options.idle_ms) {}
@@ -63,7 +63,7 @@ template <class Source>
 void tell_events(Source& source, Progress& progress, bool quiet);
 void tell_event(const Event& event, Progress& progress, bool quiet);
 
-// Whether those who came are gone again, and enough came.
+// Whether all producers that joined are gone again, and enough have joined.
 bool all_gone(const Received& received, const ConsumeOptions& options);
 
 Amount amount_of(const ConsumerStats& stats);
@@ -72,10 +72,10 @@ void draw(Progress& progress, const Amount& amount, const ConsumeOptions& option
 Json run_json(const ConsumeOptions& options, Reason reason, const ConsumerStats& stats,
               double seconds, std::uint64_t digest);
 std::string run_text(const ConsumeOptions& options, const Json& json);
-// On stdout, or on stderr if the records go to stdout.
+// Prints to stdout, or to stderr if the records go to stdout.
 void print_report(const ConsumeOptions& options, const std::string& text);
 
-// The exit code. `more` is what else the idle time-out found to be the matter.
+// The exit code. `more`: another problem that the idle timeout found.
 int conclude(const ConsumeOptions& options, Reason reason, const Received& received,
              const std::string& more);
 

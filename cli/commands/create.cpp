@@ -44,10 +44,10 @@ struct CreateOptions {
     SpillOptions spill;
     bool exist_ok = false;
     bool json = false;
-    CLI::App* command = nullptr;  // knows which options were given
+    CLI::App* command = nullptr;  // knows the given options
 };
 
-// What was given, and nothing else.
+// The given options, and nothing else.
 RingExpectation expectation_of(const CreateOptions& options) {
     const RingOptions& made = options.made;
     RingExpectation wanted;
@@ -124,7 +124,7 @@ int create(CreateOptions& options) {
         options.made.schema = std::move(*schema);
     }
     apply(options.spill, options.made);
-    if (options.lane_bytes == 0) {  // which means "by the machine" to create_ring
+    if (options.lane_bytes == 0) {  // create_ring chooses by the machine
         return fail(Errc::invalid_argument, "--lane-bytes is 0 B, must be 1 B to 128 GiB");
     }
     if (options.lane_bytes != bytes_not_given) options.made.lane_bytes = options.lane_bytes;
@@ -140,7 +140,7 @@ int create(CreateOptions& options) {
     const auto stat = stat_ring(options.ring);
     if (!stat) return fail(stat.error());
     report_created(options, *stat, *plan);
-    // Who reads the exit code takes it for not made, and makes it again.
+    // A reader of the exit code takes the ring for missing, and makes it again.
     if (failed_write() != 0) static_cast<void>(remove_ring(options.ring, false));
     return exit_ok;
 }

@@ -1,4 +1,5 @@
-// `rollring demo`: a ring, producers and a trainer as processes, and the proof that all arrived.
+// `rollring demo`: a ring, producers and a trainer as processes, and the proof that all records
+// arrived.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -79,12 +80,12 @@ class Demo {
     std::uint64_t lane_bytes_ = 0;  // as the ring was made
     std::int64_t began_ns_ = 0;
     std::int64_t ended_ns_ = 0;
-    std::uint64_t left_records_ = 0;  // of groups that were not complete
+    std::uint64_t left_records_ = 0;  // of incomplete groups
     std::uint64_t left_digest_ = 0;
 };
 
-// Each producer takes its lane: what does not fit is said here, once, and not by all of them. Lanes
-// whose size nobody gave are halved until they fit.
+// Each producer takes its lane: a problem of size is reported here once, and not by all of them.
+// Lanes without a given size are halved until they fit.
 Result<void> Demo::make_ring() {
     constexpr std::uint64_t lane_bytes_least = std::uint64_t{256} << 10;
     RingOptions made{.lanes = std::max(1U, options_->producers),
@@ -159,7 +160,7 @@ void Demo::watch(std::optional<std::uint64_t> total) {
     while (any_running()) {
         wait_for_any(children_, 50);
         for (auto& child : children_) child.look();
-        // One that failed would be waited for by the others.
+        // The others would wait for one that failed.
         if (interrupted() || any_failed()) return stop_all();
         if (!progress.due()) continue;
         const auto stat = stat_ring(ring_);
@@ -179,12 +180,12 @@ void Demo::watch(std::optional<std::uint64_t> total) {
     }
 }
 
-// What a child reported, or null if it did not get so far.
+// A child's report, or null if it did not get that far.
 Json report_of(const Child& child) {
     return parse_report(child.output());
 }
 
-// What the trainer left in the ring counts, too: the members that came of incomplete groups.
+// Records that the trainer left in the ring count, too: members of incomplete groups.
 void Demo::drain() {
     auto consumer = Consumer::open(ring_, {.attach_timeout = std::chrono::milliseconds(1'000)});
     if (!consumer) return;
@@ -240,8 +241,8 @@ Json Demo::summary() const {
         json["digest_received"] = digest_text(got_digest + left_digest_);
         json["digest_equal"] = json["digest_sent"] == json["digest_received"];
     }
-    // The bytes of dropped records are read by no process, and a run that was cut short has sent
-    // records that were not received.
+    // No process reads the bytes of dropped records, and a run that was cut short has sent records
+    // that were not received.
     const bool dropped = grouped && json["records_dropped"] != 0;
     const bool cut_short = interrupted() || !all_reported || any_failed();
     if (dropped || cut_short) json["digest_equal"] = nullptr;
@@ -349,7 +350,7 @@ int Demo::conclude() {
 }
 
 int Demo::go() {
-    // Opened here as well: what is wrong with the input is said once, before anything starts.
+    // Opened here as well, so that a faulty input is reported once, before anything starts.
     auto source = open_source(options_->input);
     if (!source) return fail(source.error());
     std::optional<std::uint64_t> total = (*source)->total();

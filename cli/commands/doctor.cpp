@@ -1,4 +1,4 @@
-// `rollring doctor`: finds what is wrong with the rings of this machine, and removes what is dead.
+// `rollring doctor`: finds the problems of this machine's rings, and removes dead ones.
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ Exit code 1 if a stale or unusable ring is left.)";
 
 constexpr const char* verdict_names[] = {"healthy", "kept", "leftover", "problem"};
 
-// The store that the ring belongs to, which has two; empty: it is none's.
+// The store that has the ring as one of its two; empty: there is none.
 std::string store_of(std::string_view ring) {
     constexpr std::string_view second = ".clears";
     const std::string store(ring.ends_with(second) ? ring.substr(0, ring.size() - second.size())
@@ -72,7 +72,7 @@ std::string bound_text(const MemoryBound& bound) {
                        bytes_text(bound.total));
 }
 
-// What is said of the least that bounds memory; empty if there is enough of it.
+// A text on the lowest limit of memory; empty if there is enough.
 std::string space_warning(const std::vector<MemoryBound>& bounds) {
     for (const MemoryBound& bound : bounds) {
         const bool is_short = bound.kind == MemoryBound::Kind::files
@@ -99,7 +99,7 @@ Json json_of(const std::vector<MemoryBound>& bounds) {
     return all;
 }
 
-// Not forced: a ring that is in use by now stays.
+// Not forced: a ring that is used by now stays.
 Result<void> remove_leftover(const RingDiagnosis& diagnosis) {
     if (!diagnosis.orphaned) return remove_ring(diagnosis.name, false);
     remove_orphaned_rings();
@@ -114,7 +114,7 @@ std::string memory_text(const SharedMemorySpace& space, const std::vector<Memory
     if (!bounds.empty() && bounds.front().name != "/dev/shm") {
         text += "least memory: " + bound_text(bounds.front()) + "\n";
     }
-    for (const MemoryBound& bound : bounds) {  // of a length, where there are any
+    for (const MemoryBound& bound : bounds) {  // of a length, if there is one
         const bool is_limit = bound.kind == MemoryBound::Kind::object_length ||
                               bound.kind == MemoryBound::Kind::address_space;
         if (is_limit) text += bound_text(bound) + "\n";

@@ -1,6 +1,5 @@
 #pragma once
-// Where a command that serves listens, and who may ask it: whoever can reach the machine from
-// elsewhere has to say a token.
+// The address of a serving command, and its clients: those from other machines need a token.
 
 #include <string>
 
@@ -9,7 +8,7 @@
 
 namespace rollring::cli {
 
-// Errc::invalid_argument where it can be reached from other machines and there is no token.
+// Errc::invalid_argument if other machines can reach it and there is no token.
 Result<Listener> open_door(const std::string& host, std::uint16_t port, const std::string& token);
 
 }  // namespace rollring::cli

@@ -1,4 +1,4 @@
-// `rollring formats`: what --input of produce and demo reads, with examples.
+// `rollring formats`: the formats for --input of produce and demo, with examples.
 
 #include <fmt/format.h>
 

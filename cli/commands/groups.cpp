@@ -1,4 +1,4 @@
-// `rollring groups`: what the stash of a ring holds, from outside.
+// `rollring groups`: the groups in the stash of a ring, as seen from outside.
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -43,8 +43,8 @@ std::string remedy(const std::string& python, const std::string& package, bool i
                        install);
 }
 
-// Asks the interpreter, without importing anything: the first package that it has not, or nothing.
-// A folder of that name in the current directory, such as a clone, has no origin.
+// Asks the interpreter, without importing anything: the first missing package, or nothing. A folder
+// of that name in the current directory, such as a clone, has no origin.
 Result<std::string> missing_package(const std::string& python,
                                     const std::vector<std::string>& packages) {
     constexpr const char* question =

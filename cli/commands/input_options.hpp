@@ -1,5 +1,5 @@
 #pragma once
-// The options that say which records come from where: of `produce` and of `demo`.
+// The options for the source and the choice of records, of `produce` and of `demo`.
 
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ struct InputOptions {
     std::uint64_t repeat = 1;
     std::uint64_t visit = 0;
     std::string shard;             // only `produce` has it
-    std::uint32_t group_size = 0;  // of records that do not say it; 0: it is counted
+    std::uint32_t group_size = 0;  // of records that name none; 0: it is counted
 };
 
 // `more`: in the help text of --input.

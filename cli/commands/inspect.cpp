@@ -66,7 +66,7 @@ Json lane_json(const LaneStat& lane, const RingStat* before, double seconds) {
     return json;
 }
 
-// `before` is an earlier look, for the rates; its lanes may differ.
+// `before`: an earlier look, for the rates; its lanes may differ.
 Json stat_json(const RingStat& now, const RequestsStat& requests, const RingStat* before,
                double seconds) {
     Json lanes = Json::array();
@@ -77,7 +77,7 @@ Json stat_json(const RingStat& now, const RequestsStat& requests, const RingStat
     return json;
 }
 
-// A lane whose producer died is free again as soon as the consumer has taken what came.
+// A dead producer's lane is free again as soon as the consumer has taken its records.
 std::string state_text(const LaneStat& lane) {
     return cell_of(lane, &LaneStat::state) +
            (lane.died && lane.state == LaneState::free ? " (died)" : "");
@@ -190,7 +190,7 @@ int stat(const StatOptions& options) {
     });
 }
 
-// What `ls` says of a ring beside its health, where it could be looked at.
+// A ring's row in `ls` beside its health, if the ring can be read.
 struct RingUse {
     std::uint32_t lanes;
     std::uint64_t lane_bytes;

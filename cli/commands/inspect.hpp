@@ -10,7 +10,7 @@
 
 namespace rollring::cli {
 
-// What doctor thinks of one object.
+// doctor's verdict on one object.
 enum class Verdict {
     healthy,   // in use, or sound, empty and idle
     kept,      // not in use, with records: never removed by doctor

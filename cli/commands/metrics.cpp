@@ -21,8 +21,8 @@ the text format of Prometheus (0.0.4). It reads them at each request, so rings m
 and go; a named ring that does not exist has rollring_up 0. The command only reads.
 docs/watching.md lists all metrics; docs/grafana.json is a dashboard for Grafana.)";
 
-// One that has gone since it was listed, or is nobody's that we could read, is not up. So are its
-// requests, or its weight channel, left out where it goes in between.
+// A ring that has gone since it was listed, or that we cannot read, is not up. Its requests or its
+// weight channel are left out if they go in between.
 RingLook look_at(const std::string& ring) {
     RingLook look{.ring = ring};
     auto stat = stat_ring(ring);
@@ -36,7 +36,7 @@ RingLook look_at(const std::string& ring) {
     return look;
 }
 
-// Whether they are names at all: a ring that is not there may come.
+// Whether these are valid names: a ring that is missing now may come later.
 Result<void> check_names(const std::vector<std::string>& rings) {
     for (const std::string& ring : rings) {
         const auto stat = stat_ring(ring);

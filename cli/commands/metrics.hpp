@@ -1,5 +1,5 @@
 #pragma once
-// `rollring metrics`: its options, and what it exports.
+// `rollring metrics`: its options, and its exports.
 
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// What `rollring metrics` serves, in the program `rollring-serve`.
+// The server of `rollring metrics`, in the program `rollring-serve`.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ struct Place {
     std::uint16_t port;
 };
 
-// HOST:PORT, of an IPv6 address [HOST]:PORT.
+// HOST:PORT; for an IPv6 address, [HOST]:PORT.
 std::optional<Place> parse_place(const std::string& text) {
     const std::size_t colon = text.rfind(':');
     if (colon == std::string::npos || colon == 0) return std::nullopt;
@@ -27,7 +27,7 @@ std::optional<Place> parse_place(const std::string& text) {
     if (host.starts_with('[') && host.ends_with(']')) {
         host = host.substr(1, host.size() - 2);
     } else if (host.contains(':')) {
-        return std::nullopt;  // where would its port begin?
+        return std::nullopt;  // its port would be ambiguous
     }
     std::uint16_t port = 0;
     const char* end = text.data() + text.size();
@@ -40,7 +40,7 @@ HttpAnswer plain(int status, std::string text) {
     return {.status = status, .body = std::move(text), .content_type = "text/plain; charset=utf-8"};
 }
 
-// One look at a time, whoever asks.
+// One look at a time, for all clients together.
 class Exporter {
   public:
     explicit Exporter(std::vector<std::string> rings) : rings_(std::move(rings)) {}

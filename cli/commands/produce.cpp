@@ -36,7 +36,7 @@ struct Sent {
     std::uint64_t digest = 0;
     std::uint64_t skipped_bad = 0;
     std::uint64_t waits = 0;
-    std::string bad;  // the bad record that ended it, with its place
+    std::string bad;  // the bad record that ended it, with its position
 };
 
 // Prints each remark of a source once.
@@ -58,7 +58,7 @@ class Remarks {
 // waits: there is no place for its group yet; retry, or send another record first.
 enum class Outcome { sent, bad, stopped, failed, waits };
 
-// Where records go: into a ring, or, for --digest, nowhere.
+// The destination of records: a ring or, for --digest, nothing.
 class Sink {
   public:
     explicit Sink(const ProduceOptions& options)
@@ -163,7 +163,7 @@ Outcome Sink::send_to_ring(const Draft& draft) {
     return Outcome::sent;
 }
 
-// Outcome::sent here means: go on waiting.
+// Outcome::sent means: keep waiting.
 Outcome Sink::wait_is_over(std::int64_t waited_ns) {
     if (interrupted()) return Outcome::stopped;
     if (waited_ns >= options_->timeout_ms * 1'000'000) {
@@ -222,7 +222,7 @@ void Sink::close() {
     if (producer_) producer_->close();
 }
 
-// Sleeps as long as we are ahead of the wanted rate.
+// Sleeps as long as the sender is ahead of the wanted rate.
 void keep_rate(Sink& sink, double tokens_per_s, std::int64_t started_ns) {
     for (bool flushed = false; tokens_per_s > 0 && !interrupted();) {
         const double due_s = static_cast<double>(sink.sent.amount.tokens) / tokens_per_s;

@@ -1,7 +1,7 @@
 #pragma once
 // The common part of the programs `rollring` and `rollring-serve`. The second one has the commands
-// that serve HTTP, for Boost.Beast compiles for long: `rollring` becomes it, with the same
-// arguments, and it is nobody else's business.
+// that serve HTTP, because Boost.Beast takes long to compile: `rollring` becomes it, with the same
+// arguments, and users need not know.
 
 #include <string>
 #include <vector>
@@ -18,10 +18,10 @@ struct Program {
 
 // All of main(); returns the exit code.
 int run_program(const Program& program, int argc, char** argv);
-// Of what stands in this program's folder.
+// The path of a file in this program's folder.
 std::string path_beside(const std::string& name);
-// This process becomes the program `beside`, which stands in this one's folder, with the arguments
-// of run_program(). Returns only if that failed, or an interrupt has come.
+// This process becomes the program `beside`, which lies in the same folder, with the arguments of
+// run_program(). Returns only if that failed, or after an interrupt.
 int become_program(const char* beside);
 
 }  // namespace rollring::cli

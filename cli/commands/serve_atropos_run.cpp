@@ -1,4 +1,4 @@
-// What `rollring serve-atropos` does, in the program `rollring-serve`.
+// The work of `rollring serve-atropos`, in the program `rollring-serve`.
 
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@
 namespace rollring::cli {
 namespace {
 
-// Whole groups wait in a lane until the trainer asks for them. A few lanes are ever taken.
+// Whole groups wait in a lane until the trainer asks for them. Only a few lanes are ever taken.
 std::uint64_t default_lane_bytes() {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;
     return std::bit_floor(std::clamp(memory_total() / 8, mib, 256 * mib));
@@ -43,11 +43,11 @@ void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
                       last));
 }
 
-// The ring that is served. One that this server has made goes with it if there is nothing in it to
-// go on with.
+// The served ring. A ring that this server has made is removed at its end, if it has nothing to
+// continue with.
 class ServedRing {
   public:
-    // `lane_bytes` is for a ring that is made, and bytes_not_given if nobody asks for a size.
+    // `lane_bytes` is for a new ring; bytes_not_given if no size was asked for.
     static Result<ServedRing> open(const std::string& name, std::uint64_t lane_bytes);
     ServedRing(ServedRing&& other) noexcept
         : name_(std::move(other.name_)),
@@ -58,7 +58,7 @@ class ServedRing {
     }
 
     [[nodiscard]] bool made() const { return made_; }
-    // Before the end: whether it goes.
+    // Decides before the end whether the ring is removed.
     void decide(bool keep, bool has_clients, const std::string& state_path);
 
   private:
@@ -69,7 +69,7 @@ class ServedRing {
     std::optional<ServerSeat> seat_;
 };
 
-// The process that serves the ring, by the names of its lanes.
+// The process that serves the ring, found by the names of its lanes.
 std::string other_server(const std::string& ring) {
     const auto stat = stat_ring(ring);
     if (!stat) return "another process";
@@ -111,7 +111,7 @@ void ServedRing::decide(bool keep, bool has_clients, const std::string& state_pa
     const bool ours = std::exchange(made_, false);
     if (ours && !keep && !has_clients && !now.has_records) {
         seat_.reset();
-        if (remove_ring(name_)) return remove_state(state_path);  // not if others are attached
+        if (remove_ring(name_)) return remove_state(state_path);  // fails while others are attached
     }
     const auto stat = stat_ring(name_);
     note(
@@ -120,7 +120,7 @@ void ServedRing::decide(bool keep, bool has_clients, const std::string& state_pa
                     name_, bytes_text(stat ? stat->resident_bytes : 0), name_, name_));
 }
 
-// The server reserves memory before an environment has sent anything, so it says how much.
+// The server reserves memory before any environment has sent anything, so it reports the amount.
 void tell_memory(const std::string& name) {
     const auto stat = stat_ring(name);
     if (!stat) return;

@@ -1,4 +1,4 @@
-// `rollring size`: how much memory a run needs, and the commands that give it.
+// `rollring size`: the memory that a run needs, and the commands for it.
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// How much room a ring that is made has for groups: of `rollring create` and `rollring demo`.
+// The room for groups in a new ring: options of `rollring create` and `rollring demo`.
 
 #include <cstdint>
 #include <string>
@@ -15,7 +15,8 @@ struct SpillOptions {
     std::uint64_t overflow_bytes = bytes_not_given;
 };
 
-// --spill-bytes, --overflow, --overflow-bytes; described, or as of `rollring create`.
+// --spill-bytes, --overflow, --overflow-bytes; with descriptions, or with a pointer to `rollring
+// create`.
 void add_spill_options(CLI::App* app, SpillOptions& options, bool described);
 void apply(const SpillOptions& options, RingOptions& made);
 

@@ -8,7 +8,7 @@
 namespace rollring::cli {
 
 CLI::Option* add_token(CLI::App* app, std::string& token);
-// Of --token, or else of $ROLLRING_TOKEN, which other users cannot see. Empty: none.
+// From --token or else from $ROLLRING_TOKEN, which other users cannot see. Empty: none.
 std::string token_of(const std::string& option);
 
 }  // namespace rollring::cli

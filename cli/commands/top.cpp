@@ -27,7 +27,7 @@ struct TopOptions {
     std::string python = default_python();
 };
 
-// What textual paints goes to stderr, and its keys come from stdin.
+// textual paints to stderr, and reads keys from stdin.
 bool on_a_terminal() {
     return ::isatty(STDIN_FILENO) != 0 && ::isatty(STDOUT_FILENO) != 0 &&
            ::isatty(STDERR_FILENO) != 0;

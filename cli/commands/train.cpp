@@ -16,10 +16,10 @@
 namespace rollring::cli {
 namespace {
 
-constexpr std::int64_t slice_ns = 50'000'000;  // between looks at everything but records
+constexpr std::int64_t slice_ns = 50'000'000;  // between checks of everything but records
 constexpr std::size_t groups_shown = 8;
 
-// One group of a batch. A reward that is absent is null.
+// One group of a batch. A missing reward is null.
 Json group_json(const Batch& batch, std::size_t group) {
     const BatchGroupInfo& info = batch.groups()[group];
     const std::uint32_t first = batch.group_offsets()[group];
@@ -107,7 +107,7 @@ class TrainRun {
     std::uint64_t incomplete_groups_ = 0;  // of Atropos, in the output
     std::int64_t told_ns_ = 0;
     std::int64_t looked_ns_ = 0;                                   // for repeated keys
-    std::set<std::pair<std::uint32_t, std::uint32_t>> repeaters_;  // told of: lane, epoch
+    std::set<std::pair<std::uint32_t, std::uint32_t>> repeaters_;  // already reported: lane, epoch
     bool removed_ = false;
     bool given_back_ = false;  // the interrupt came while a batch was leased
 };
@@ -127,7 +127,7 @@ bool TrainRun::next(std::int64_t wait_ns) {
     return got == NextBatch::batch;
 }
 
-// What a trainer does: reads every byte, takes its time, and acknowledges. False: no more of it.
+// The work of a trainer: reads every byte, takes its time, and acknowledges. False: no more of it.
 bool TrainRun::train() {
     const std::int64_t until_ns = monotonic_ns() + options_->train.train_ms * 1'000'000;
     while (!interrupted() && monotonic_ns() < until_ns) {
@@ -168,7 +168,7 @@ bool TrainRun::finish_batch() {
     Json shown = Json::array();
     const std::size_t shown_groups = std::min(groups_shown, batch_.groups().size());
     for (std::size_t i = 0; i < shown_groups; i++) shown.push_back(group_json(batch_, i));
-    // First to the file: a batch that is acknowledged never comes again.
+    // To the file first: an acknowledged batch is never delivered again.
     if (output_ && !write_batch()) {
         problem_ = output_->problem();
         batch_.nack();
@@ -197,7 +197,8 @@ std::optional<Reason> TrainRun::enough() const {
     return std::nullopt;
 }
 
-// Nobody sends any more, but the deadline will decide a group before the idle time-out ends us.
+// No producer sends any more, but the deadline will decide a group before the idle timeout ends
+// this run.
 bool TrainRun::deadline_comes() const {
     constexpr std::int64_t lateness_ns = 1'000'000'000;
     const StashOptions& stash = options_->train.stash;
@@ -214,7 +215,7 @@ Reason TrainRun::loop() {
         options_->idle_ms > 0 ? std::min(slice_ns, options_->idle_ms * 1'000'000) : slice_ns;
     while (!interrupted()) {
         if (const auto reason = enough()) return *reason;
-        // Asked before everything is read: what they sent at last is then read, too.
+        // Checked before everything is read: so their last records are read, too.
         const bool gone = options_->until_closed && all_gone(received_by(*stash_), *options_);
         const bool wait = !gone || deadline_comes();
         if (next(wait ? wait_ns : 0)) {
@@ -230,7 +231,7 @@ Reason TrainRun::loop() {
     return Reason::interrupted;
 }
 
-// What is complete, be it less than a batch.
+// Ships everything that is complete, even less than a batch.
 void TrainRun::ship_rest() {
     while (stash_->rest(batch_) == NextBatch::batch && finish_batch()) {
     }
@@ -258,8 +259,8 @@ void TrainRun::tell_no_progress() {
                      waiting.empty() ? "; all are complete, but too few for a batch" : waiting));
 }
 
-// Producers of which much was dropped as known: two who made up the same keys, or a run that sends
-// again what came before. While it runs only in numbers that a few retries do not reach.
+// Producers of which many records were dropped as known: two that generate the same keys, or a run
+// that sends earlier records again. During the run only in numbers that a few retries do not reach.
 void TrainRun::tell_repeats(bool at_end) {
     constexpr std::int64_t period_ns = 500'000'000;
     constexpr std::uint64_t many = 64;
@@ -357,7 +358,7 @@ std::string groups_table(const Json& groups) {
         std::size_t known = 0;
         std::string advantages;
         for (std::size_t i = 0; i < group["rewards"].size(); i++) {
-            const Json& reward = group["rewards"][i];  // NaN where a member has none
+            const Json& reward = group["rewards"][i];  // NaN if a member has none
             if (reward.is_number() && std::isfinite(reward.get<double>())) {
                 sum += reward.get<double>();
                 known++;
@@ -379,7 +380,7 @@ std::string groups_table(const Json& groups) {
     return text;
 }
 
-// Of the three options; none: the stash's own default.
+// The choice from the three options; empty: the stash's own default.
 Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
     std::vector<BatchTarget> asked;
     if (options.batch_groups) asked.push_back(BatchTarget::groups(*options.batch_groups));

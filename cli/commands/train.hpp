@@ -13,12 +13,12 @@ struct ConsumeOptions;
 struct TrainOptions {
     bool on = false;  // --group-size was given
     StashOptions stash;
-    // One of them at most; the stash's default holds if none is given.
+    // At most one of them; otherwise the stash's default holds.
     std::optional<std::uint32_t> batch_groups;
     std::optional<std::uint32_t> batch_sequences;
     std::optional<std::uint64_t> batch_tokens;
     std::uint64_t batches_max = 0;  // 0: no such limit
-    bool whole_records = false;     // in --output: all columns, not what a group is
+    bool whole_records = false;     // in --output: all columns, not the fields of a group
     std::int64_t deadline_ms = -1;  // below 0: none
     std::int64_t no_progress_ms = 60'000;
     std::int64_t train_ms = 0;
@@ -27,7 +27,7 @@ struct TrainOptions {
 
 // Returns --group-size, which the others need.
 CLI::Option* add_train_options(CLI::App* app, TrainOptions& options);
-// --group-size alone, also of `demo`. `take` gets its text, and the number unless that is auto.
+// --group-size alone, also for `demo`. `take` gets its text, and the number unless it is auto.
 using TakeGroupSize = std::function<void(const std::string&, std::optional<std::uint32_t>)>;
 CLI::Option* add_group_size(CLI::App* app, const std::string& help, TakeGroupSize take);
 int train(const ConsumeOptions& options);
@@ -35,7 +35,7 @@ int train(const ConsumeOptions& options);
 // Shared with `rollring groups`.
 void add_account(Json& json, const StashAccount& account);
 
-// Of the report's "last_groups": for people.
+// The report's "last_groups", for people.
 std::string groups_table(const Json& groups);
 
 }  // namespace rollring::cli

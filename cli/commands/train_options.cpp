@@ -7,12 +7,12 @@ namespace {
 
 constexpr const char* help_group = "Groups";
 
-// Options that mean nothing without --group-size.
+// Options without effect unless --group-size is given.
 struct Adder {
     CLI::App* sub;
     CLI::Option* size;
 
-    // Returns it, for its defaults.
+    // Returns the option, for its defaults.
     CLI::Option* needs(CLI::Option* option) const { return option->needs(size)->group(help_group); }
     template <class T>
     CLI::Option* count(const char* name, T& value, const char* help) const {
@@ -36,7 +36,7 @@ CLI::Option* add_size(CLI::App* sub, TrainOptions& options) {
         ->group(help_group);
 }
 
-// How much a batch is, how long it is kept, how many there are.
+// The size, holding time and number of batches.
 void add_batches(const Adder& add, TrainOptions& options) {
     add.count("--batch-groups", options.batch_groups, "Groups in a batch")->default_str("16");
     add.count("--batch-sequences", options.batch_sequences,
@@ -54,7 +54,7 @@ void add_batches(const Adder& add, TrainOptions& options) {
                "per record, group by group, with tokens and all columns");
 }
 
-// When a group is over that is not complete, and what is made of it.
+// The end of an incomplete group, and the treatment of its members.
 void add_deadlines(const Adder& add, TrainOptions& options) {
     StashOptions& stash = options.stash;
     add.needs(add_duration(add.sub, "--deadline", options.deadline_ms,
@@ -79,7 +79,7 @@ void add_deadlines(const Adder& add, TrainOptions& options) {
         ->default_str("60s");
 }
 
-// Which members and groups are shipped, and what comes with them.
+// The selection of members and groups that ship, and the data that come with them.
 void add_selection(const Adder& add, StashOptions& stash) {
     add.count("--extra", stash.extra, "Members accepted beyond the group size; the size is shipped")
         ->capture_default_str();

@@ -59,7 +59,7 @@ std::string version_text(std::int64_t version) {
 }
 
 std::string gpu_text(const std::string& gpu) {
-    constexpr std::size_t enough = 12;  // "GPU-8f8d1c2e": tells those of a machine apart
+    constexpr std::size_t enough = 12;  // "GPU-8f8d1c2e": distinguishes those of a machine
     return gpu.substr(0, enough);
 }
 
@@ -110,7 +110,7 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
                : text + subscriber_table(stat.subscribers).text(width, coloured(STDOUT_FILENO));
 }
 
-// With --watch a channel that nobody publishes on is waited for: `waiting` says so.
+// With --watch a channel without a publisher is waited for: `waiting` reports it.
 int look(const WeightsOptions& options, Waiting& waiting) {
     const auto publishers = stat_weights(options.ring);
     if (!publishers) return fail(publishers.error());

@@ -9,11 +9,11 @@ namespace rollring::cli {
 namespace {
 
 constexpr std::size_t aside_max = 1 << 20;  // 16 bytes each
-constexpr int looks_max = 32;               // at groups that were set aside; each is a question
+constexpr int looks_max = 32;               // at groups set aside; each is a question
 
 }  // namespace
 
-// The record that was read last. False if it cannot be read again.
+// Sets the last record aside. False if it cannot be read again.
 bool WillingSource::set_aside(GroupWanted wanted, std::string name) {
     const auto bookmark = source_->bookmark();
     if (!bookmark) return false;
@@ -53,11 +53,11 @@ Next WillingSource::take(std::list<Group>::iterator group, Draft& draft) {
     return next_of_open(draft);
 }
 
-// One that was set aside and may be sent now, by us or because others have opened it: the oldest,
-// or one of some that are asked about in turn.
+// A group that was set aside and may be sent now, by us or because others have opened it: the
+// oldest one, or one of several that are asked about in turn.
 std::list<WillingSource::Group>::iterator WillingSource::find_willing() {
     if (aside_.empty() || may_send_(aside_.front().wanted)) return aside_.begin();
-    if (!ended_ && count_ < aside_max) return aside_.end();  // more can be read: a better place
+    if (!ended_ && count_ < aside_max) return aside_.end();  // reading on may find a better one
     for (int looks = 0; looks < looks_max; looks++) {
         if (look_ == aside_.end()) look_ = aside_.begin();
         const auto group = look_++;

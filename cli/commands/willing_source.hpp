@@ -1,7 +1,7 @@
 #pragma once
-// A source of records that hands out those first which may be sent: records of groups that may not
-// be opened yet are set aside and read again when they may. So a producer that shares a window of
-// groups with others does not wait at one of them while it has members of another at hand
+// A source of records that first hands out those that may be sent: records of groups that may not
+// be opened yet are set aside, and read again once they may. So a producer that shares a window of
+// groups with others does not wait for one of them while it has members of another at hand
 // (docs/progress.md).
 
 #include <deque>
@@ -23,14 +23,14 @@ struct GroupWanted {
 
 class WillingSource final : public RecordSource {
   public:
-    // What the record of a draft belongs to; whether that group is open, or is so from now on.
+    // The group of a draft's record; and whether that group is open, or is opened by the call.
     using Describe = std::function<GroupWanted(const Draft& draft)>;
     using MaySend = std::function<bool(const GroupWanted& group)>;
     WillingSource(RecordSource& source, Describe describe, MaySend may_send)
         : source_(&source), describe_(std::move(describe)), may_send_(std::move(may_send)) {}
 
-    // With nothing else left: a record that must wait. Who sends it waits for a moment and puts it
-    // back, for by then others may have opened a group of which more is here.
+    // With nothing else left, returns a record that must wait. Its sender waits for a moment and
+    // puts it back, because by then others may have opened a group with more records here.
     Next next(Draft& draft) override;
     [[nodiscard]] bool put_back() override;
     [[nodiscard]] std::string where() const override { return source_->where(); }
@@ -56,8 +56,8 @@ class WillingSource final : public RecordSource {
     std::list<Group> aside_;  // oldest first
     std::unordered_map<std::string, std::list<Group>::iterator> by_name_;
     std::list<Group>::iterator look_ = aside_.end();  // the next one to ask about
-    Group open_;                                      // was set aside, and is sent now
-    std::optional<Bookmark> given_;                   // of it
+    Group open_;                                      // was set aside, and is being sent
+    std::optional<Bookmark> given_;                   // the record of it that was handed out
     std::size_t count_ = 0;
     bool ended_ = false;
 };

@@ -1,6 +1,6 @@
 #pragma once
-// Which groups a file has, and their members: for records that do not number their repetition, or
-// do not say how large their group is.
+// The groups of a file, and their members: for records without a repetition number or without the
+// size of their group.
 
 #include <cstdint>
 #include <optional>
@@ -11,31 +11,31 @@
 
 namespace rollring::cli {
 
-// What a record says of its group.
+// A record's statements about its group.
 struct Membership {
     std::string instance_id;
     std::uint64_t visit = 0;
     std::optional<std::uint32_t> repetition;  // none: it is counted
     bool begins = true;                       // the first subsequence of its member
-    bool sized = false;                       // it says its group_size
+    bool sized = false;                       // it names its group_size
 };
 
-// Records come in the order of the file, whatever the order in which they are sent, so that a
-// record has the same number in every process that reads the file.
+// Records come in the order of the file, and not in the order of sending, so that a record has the
+// same number in every process that reads the file.
 class Census {
   public:
-    // Returns the record's number: its own, or how many members its group had before.
+    // Returns the record's number: its own, or the number of members that its group had before.
     std::uint32_t take(std::uint64_t place, const Membership& record);
 
-    // Of the record that was taken with this place; 0 for a line that is no record.
+    // The number of the record taken at this index; 0 for a line that is not a record.
     [[nodiscard]] std::uint32_t number(std::uint64_t place) const;
-    // Whether its group has members of both kinds: then a counted number may be another's own.
+    // Whether its group has members of both kinds: a counted number may then equal another one's
+    // own.
     [[nodiscard]] bool mixed(std::uint64_t place) const;
-    // How many members each group has, of those that do not say it; nothing where the file does not
-    // make it plain: the number differs, is 1, or the members' own numbers tell of others
-    // elsewhere.
+    // The number of members of each group that does not name it. Empty if the file leaves it open:
+    // the number differs or is 1, or the members' own numbers point to others elsewhere.
     [[nodiscard]] std::optional<std::uint32_t> common_size() const;
-    // "3 to 8", of the same groups.
+    // "3 to 8", for the same groups.
     [[nodiscard]] std::string sizes() const;
     [[nodiscard]] std::uint64_t unsized_groups() const;
 
@@ -44,7 +44,7 @@ class Census {
         std::uint32_t members = 0;
         std::uint32_t last = 0;     // number
         std::uint32_t highest = 0;  // number of its own
-        bool own = false;           // has members that number themselves
+        bool own = false;           // has members with numbers of their own
         bool counted = false;
         bool sized = false;
     };
@@ -56,7 +56,7 @@ class Census {
 
     std::unordered_map<std::string, std::uint32_t> by_name_;
     std::vector<Group> groups_;
-    std::vector<Record> records_;                    // by place
+    std::vector<Record> records_;                    // by index
     std::unordered_set<std::uint64_t> own_numbers_;  // group and number
 };
 

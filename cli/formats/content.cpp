@@ -76,7 +76,7 @@ Layout layout_of(std::string_view first_line, bool list_is_one) {
     const bool is_list = line.front() == '[';
     if (is_list && !list_is_one) return Layout::list;
     if (!is_list && line.front() != '{') return Layout::lines;
-    // A line that was cut off is open, too, but ends anywhere.
+    // A line that was cut off is open as well, but ends anywhere.
     const bool breaks_off = std::string_view("[{,").contains(line.back());
     return breaks_off && is_open(line) ? Layout::values : Layout::lines;
 }

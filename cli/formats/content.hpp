@@ -1,6 +1,6 @@
 #pragma once
-// What a file holds, by its first bytes: text that we read, text that has to be unpacked, or
-// something else, which gets its name and a remedy instead of "not JSON".
+// The kind of a file by its first bytes: text that we read, text to unpack, or another kind, which
+// gets its name and a remedy instead of "not JSON".
 
 #include <cstddef>
 #include <string>
@@ -8,24 +8,24 @@
 
 namespace rollring::cli {
 
-// As many bytes as bom_bytes(), is_gzip() and foreign_content() look at.
+// The number of bytes that bom_bytes(), is_gzip() and foreign_content() check.
 inline constexpr std::size_t content_bytes = 8;
 
 // Bytes of a UTF-8 byte order mark in front of the text: 3 or 0.
 std::size_t bom_bytes(std::string_view first);
 
-// What it is and what to do with it; empty for text and for gzip.
+// The kind of the file, and a remedy; empty for text and for gzip.
 std::string foreign_content(std::string_view first, const std::string& path);
 
-// How values lie in a text of JSON.
+// The layout of values in a text of JSON.
 enum class Layout {
     lines,   // one on each line
     values,  // each over several lines, as a pretty-printer writes them
     list,    // as elements of one list
 };
 
-// By the text up to the end of its first line that is not blank. `list_is_one`: a list on a line of
-// its own is one value (a batch of Atropos), and no list of records.
+// From the text up to the end of its first line that is not blank. `list_is_one`: a list on a line
+// of its own is one value (a batch of Atropos), and not a list of records.
 Layout layout_of(std::string_view first_line, bool list_is_one);
 
 }  // namespace rollring::cli

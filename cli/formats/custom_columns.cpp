@@ -19,7 +19,7 @@ bool has_any_shape(const Column& declared) {
     return declared.per == Per::record && declared.dims.empty();
 }
 
-// Lists within lists, as deep as the first element of each goes.
+// Lists within lists, as deep as the first element of each.
 std::uint8_t nesting(JsonValue value) {
     std::uint8_t dims = 0;
     while (value.is_array() && dims <= dims_max) {
@@ -56,7 +56,7 @@ void check_shape(const Column& declared, const Shape& shape) {
                                    wanted_text(declared)));
 }
 
-// Measures the lists at `level`, which are all of one length, and those within them.
+// Measures the lists at `level`, which all have one length, and the lists in them.
 void measure(const Column& declared, JsonValue value, std::uint8_t level, std::uint8_t dims,
              std::array<std::optional<std::uint32_t>, dims_max>& lengths) {
     if (!value.is_array()) {
@@ -75,7 +75,7 @@ void measure(const Column& declared, JsonValue value, std::uint8_t level, std::u
     }
 }
 
-// Where no list shows a length, it is what the schema says.
+// If no list shows a length, the schema's holds.
 Shape shape_of(const Column& declared, JsonValue value) {
     Shape shape;
     shape.dims = has_any_shape(declared) ? nesting(value)
@@ -110,7 +110,7 @@ std::uint8_t truth(std::string_view key, JsonValue value) {
     return number;
 }
 
-// Writes the elements of nested lists in their order, and returns how many there were.
+// Writes the elements of nested lists in order; returns their number.
 template <class T, class Read>
 std::size_t fill(std::string_view key, JsonValue value, std::uint8_t dims, std::span<T> out,
                  const Read& read) {

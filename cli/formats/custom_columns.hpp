@@ -2,7 +2,7 @@
 // Columns that a ring's schema has beyond the standard ones: by their name, a key of the line.
 //
 // Nested lists of the column's dtype and shape, [n_tokens, dims...] or [rows, dims...]; or, for
-// those that JSON has no numbers for and wherever lists would not say the shape (no elements),
+// types without numbers in JSON, and if lists would not show the shape (no elements),
 // {"dtype":"bf16","shape":[...],"base64":"..."}.
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 
 namespace rollring::cli {
 
-// The index of such a column, if there is one of that name.
+// The index of the column of this name, if there is one.
 std::optional<std::uint16_t> custom_column(const Schema& schema, std::string_view name);
 
-// Throws BadRecord with the column's name if the value is not of its dtype and shape. How many rows
-// a column by token has is for check_columns().
+// Throws BadRecord with the column's name if the value does not have its dtype and shape.
+// check_columns() checks the rows of columns per token.
 void read_column(JsonValue value, const Schema& schema, std::uint16_t column, ParsedRecord& record);
 // The object form, for any column.
 void read_blob(std::string_view key, JsonValue value, const Schema& schema, std::uint16_t column,
                ParsedRecord& record);
 
-// What read_column() reads back as the same column.
+// Text that read_column() reads back as the same column.
 void append_custom(std::string& out, const ColumnView& column, const Column& declared);
 
 }  // namespace rollring::cli

@@ -1,5 +1,5 @@
 #pragma once
-// The formats that files of rollouts may have, each with an example that works as it stands.
+// The possible formats of files of rollouts, each with a complete example.
 
 #include <span>
 #include <string_view>

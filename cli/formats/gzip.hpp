@@ -18,8 +18,8 @@ inline bool is_gzip(std::string_view bytes) {
     return bytes.starts_with("\x1f\x8b");
 }
 
-// Unpacks gzip by zlib. Throws BadGzip if the bytes are not gzip or are cut off, and GzipTooLong if
-// they hold more than `most` bytes, of which no more were unpacked then.
+// Unpacks gzip by zlib. Throws BadGzip if the bytes are not gzip or are truncated, and GzipTooLong
+// if they contain more than `most` bytes; no more than that is unpacked.
 std::string unpack_gzip(std::string_view gzip, std::size_t most);
 
 }  // namespace rollring::cli

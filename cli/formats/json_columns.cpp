@@ -30,7 +30,7 @@ bool append_as(std::string& out, const ColumnView& column) {
     return true;
 }
 
-// Dims behind an empty one cost no bytes, so that a short record may claim any number of lists.
+// Dims behind an empty one cost no bytes, so a short record may claim any number of lists.
 bool few_lists(const ColumnView& column) {
     constexpr std::uint64_t empty_lists_max = 1 << 20;
     if (!column.data.empty()) return true;
@@ -61,7 +61,7 @@ void append_blob(std::string& out, const ColumnView& column) {
 }
 
 bool append_json_text(std::string& out, std::string_view text, std::size_t depth) {
-    // A copy: it may lie in memory that its producer can still change.
+    // A copy, because its producer may still change the memory.
     const std::string copy(text);
     try {
         append_compact(out, parse_json(copy, depth));

@@ -31,25 +31,25 @@ void append_list(std::string& out, std::span<const T> values) {
     out += ']';
 }
 
-// Nested lists of its shape; as a blob where lists would not say which type or shape it is.
+// Nested lists of its shape; a blob if lists would not show the type or the shape.
 void append_column(std::string& out, const ColumnView& column);
 // {"dtype":"bf16","shape":[...],"base64":"..."}
 void append_blob(std::string& out, const ColumnView& column);
 
-// `text` as it is if it is JSON, else as a string: false then. For columns that hold UTF-8 JSON, of
-// whoever filled them. `depth` is how deep the place lies that it is appended to.
+// `text` unchanged if it is JSON, otherwise as a string: false then. For columns of UTF-8 JSON from
+// any producer. `depth`: the depth at which it is appended.
 bool append_json_text(std::string& out, std::string_view text, std::size_t depth);
 
-// Appends the members of `extra` (an object) that are not among `written`, each with a comma
-// before. False if it is none: then it is a string by the key "extra".
+// Appends the members of `extra` (an object) that are not among `written`, each after a comma.
+// False if it is not an object: then it becomes a string with the key "extra".
 bool append_extra(std::string& out, std::string_view extra,
                   std::span<const std::string_view> written);
 
-// Which columns of which record those were, for people; `blamed` holds their names, the first
-// quote included. Empty if there are none.
+// A sentence on the record's columns in question; `blamed` has their names, the first quote
+// included. Empty if there are none.
 std::string written_as_strings(const TrajectoryView& record, const std::string& blamed);
 
-// To the text of an object that is not closed yet, which may be empty.
+// Appends to the text of an unclosed object, which may be empty.
 void append_member(std::string& object, std::string_view key, JsonValue value);
 
 }  // namespace rollring::cli

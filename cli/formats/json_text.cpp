@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view base64_digits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// What stands in a string behind a backslash, and for which character.
+// The letter of each escape in a string, and its character.
 constexpr std::string_view escaped = "\"\\\b\f\n\r\t";
 constexpr std::string_view escapes = "\"\\bfnrt";
 
@@ -25,7 +25,7 @@ void append_float(std::string& out, T value, Integral integral) {
     } else if (std::isinf(value)) {
         out += value < 0 ? "\"-Infinity\"" : "\"Infinity\"";
     } else {
-        std::array<char, 40> text;  // as far as it is written
+        std::array<char, 40> text;  // up to its length
         const char* end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
         const std::string_view digits(text.data(), static_cast<std::size_t>(end - text.data()));
         out += digits;
@@ -35,7 +35,7 @@ void append_float(std::string& out, T value, Integral integral) {
     }
 }
 
-// Half of a surrogate pair in the three bytes that UTF-8 would give its number; 0 if it is none.
+// Half of a surrogate pair in the three bytes of its number in UTF-8; 0 if it is another character.
 unsigned surrogate_at(std::string_view text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
     if (text.size() < 3 || byte(0) != 0xed || byte(1) < 0xa0 || byte(1) > 0xbf) return 0;
@@ -45,7 +45,7 @@ unsigned surrogate_at(std::string_view text) {
 
 template <class T>
 void append_integer(std::string& out, T value) {
-    std::array<char, 24> text;  // as far as it is written
+    std::array<char, 24> text;  // up to its length
     out.append(text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr);
 }
 

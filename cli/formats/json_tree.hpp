@@ -1,5 +1,5 @@
 #pragma once
-// Reports as JSON documents: made by commands, and read again by those that start others.
+// Reports as JSON documents: commands make them, and the commands that started those read them.
 
 #include <concepts>
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace rollring::cli {
 
-// A value that owns what is in it. Members of an object keep the order in which they came.
+// A value that owns its contents. Members of an object keep their order of insertion.
 class Json {
   public:
     struct Member;
@@ -54,7 +54,7 @@ class Json {
     }
 
     void push_back(Json value) { list_.push_back(std::move(value)); }  // to a list
-    // The member of that name; added, as null, if there is none, and what was null is an object.
+    // The member of that name. A missing one is added as null, and a null value becomes an object.
     Json& operator[](std::string_view key);
     // Null if there is none.
     const Json& operator[](std::string_view key) const;
@@ -62,13 +62,13 @@ class Json {
     [[nodiscard]] bool contains(std::string_view key) const { return find(key) != nullptr; }
     [[nodiscard]] Json value(std::string_view key, Json otherwise) const;
 
-    [[nodiscard]] std::size_t size() const;  // of a list or an object; else 0
+    [[nodiscard]] std::size_t size() const;  // of a list or an object; otherwise 0
     [[nodiscard]] bool empty() const { return size() == 0; }
     [[nodiscard]] auto begin() const { return list_.begin(); }  // of a list
     [[nodiscard]] auto end() const { return list_.end(); }
     [[nodiscard]] const std::list<Member>& items() const { return members_; }  // of an object
 
-    // Throws std::runtime_error if it is of another kind.
+    // Throws std::runtime_error for another kind.
     template <class T>
     [[nodiscard]] T get() const {
         if constexpr (std::same_as<T, std::string>) {
@@ -80,7 +80,7 @@ class Json {
         }
     }
 
-    // On one line. A number that is none, or infinite, is null.
+    // On one line. NaN and infinite numbers become null.
     [[nodiscard]] std::string dump() const;
 
     // Numbers are equal by value, members in their order.
@@ -113,7 +113,7 @@ class Json {
     };
     std::string text_;
     std::vector<Json> list_;
-    std::list<Member> members_;  // no vector: Member is not complete yet
+    std::list<Member> members_;  // not a vector: Member is incomplete here
 };
 
 struct Json::Member {
@@ -124,7 +124,7 @@ struct Json::Member {
 inline std::string dump_json(const Json& value) {
     return value.dump();
 }
-// What dump() wrote; null if it is cut off.
+// Parses an output of dump(); null if it is truncated.
 Json parse_report(std::string_view text);
 
 }  // namespace rollring::cli

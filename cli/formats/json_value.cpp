@@ -21,8 +21,8 @@ bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-// Reads a text from front to back, and throws at the first place that is not JSON. No recursion:
-// how deep a text nests must not be a question of our stack.
+// Reads a text from front to back, and throws at the first place that is not JSON. No recursion, so
+// that the depth of a text does not depend on our stack.
 class Checker {
   public:
     Checker(std::string_view text, std::size_t depth_max) : text_(text), depth_max_(depth_max) {}
@@ -35,7 +35,7 @@ class Checker {
         throw BadRecord(fmt::format("not JSON: column {}: {}", at_ + 1, why));
     }
     [[nodiscard]] bool over() const { return at_ == text_.size(); }
-    // What comes next; a zero byte, which is nowhere right, at the end.
+    // The next character; at the end a zero byte, which is never valid.
     [[nodiscard]] char peek() const { return over() ? '\0' : text_[at_]; }
     bool take(char c) {
         if (peek() != c || over()) return false;
@@ -67,7 +67,7 @@ class Checker {
     std::size_t depth_max_;
     std::size_t at_ = 0;
     std::size_t depth_ = 0;
-    std::bitset<json_depth_max> objects_;  // what is open: an object, or a list
+    std::bitset<json_depth_max> objects_;  // the open ones: an object, or a list
 };
 
 std::string_view Checker::check() {
@@ -211,7 +211,7 @@ void Checker::utf8() {
     at_ += bytes;
 }
 
-// All below walk over text that was checked.
+// The following functions walk over checked text.
 
 const char* end_of_string(const char* at) {
     for (at++; *at != '"'; at++) {
@@ -220,8 +220,8 @@ const char* end_of_string(const char* at) {
     return at + 1;
 }
 
-// None of these eight bytes is a bracket, a brace or a quote: of long lists of numbers, most. Tests
-// of all bytes of a word at once are in Warren, Hacker's Delight, 6-1.
+// Whether none of these eight bytes is a bracket, a brace or a quote, as in most of a long list of
+// numbers. Tests of all bytes of a word at once are in Warren, Hacker's Delight, 6-1.
 bool is_plain(const char* at) {
     constexpr std::uint64_t each = 0x0101010101010101U;
     std::uint64_t word = 0;
@@ -232,7 +232,7 @@ bool is_plain(const char* at) {
     return (letters | quotes) == 0;
 }
 
-// Behind the list or object that begins here, and ends before `limit`.
+// The end of the list or object that begins here, and ends before `limit`.
 const char* end_of_nested(const char* at, const char* limit) {
     std::size_t depth = 0;
     do {
@@ -257,7 +257,7 @@ const char* end_of_nested(const char* at, const char* limit) {
     return at;
 }
 
-// Behind the value that begins here, within a list or object.
+// The end of the value that begins here, within a list or object.
 const char* end_of_value(const char* at, const char* limit) {
     if (*at == '"') return end_of_string(at);
     if (*at == '[' || *at == '{') return end_of_nested(at, limit);
@@ -299,15 +299,15 @@ bool is_first_half(unsigned point) {
     return point >= 0xd800 && point <= 0xdbff;
 }
 
-// The second half of a surrogate pair, if its escape begins here; else 0.
+// The second half of a surrogate pair, if its escape begins here; otherwise 0.
 unsigned second_half(const char* at) {
     if (at[0] != '\\' || at[1] != 'u') return 0;
     const unsigned point = hex_at(at + 2);
     return point >= 0xdc00 && point <= 0xdfff ? point : 0;
 }
 
-// Without its quotes. Half of a surrogate pair becomes the three bytes that UTF-8 would give its
-// number, as Python's "surrogatepass" does; append_string() escapes them again.
+// Without its quotes. Half of a surrogate pair becomes the three bytes of its number in UTF-8, as
+// by Python's "surrogatepass"; append_string() escapes them again.
 std::string decode(std::string_view quoted) {
     constexpr std::string_view letters = "bfnrt";
     constexpr std::string_view meant = "\b\f\n\r\t";

@@ -1,6 +1,6 @@
 #pragma once
-// JSON that is read where it lies: a text is checked as a whole, once, and its values are views
-// into it. Nothing is built, so a line costs its own bytes and what its values are read into.
+// JSON read in place: a text is checked as a whole, once, and its values are views into it. No tree
+// is built, so a line costs its own bytes and the destinations of its values.
 //
 // As Python's json module writes it: NaN, Infinity and -Infinity are numbers. They are read, and
 // never written (see append_compact).
@@ -16,12 +16,13 @@
 
 namespace rollring::cli {
 
-// Why a line cannot be a record. Thrown by the parsers, caught where the line's number is known.
+// Why a line cannot be a record. Thrown by the parsers, and caught by callers that know the line's
+// number.
 struct BadRecord : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// Lists and objects within each other. Whoever reads our lines has a stack, too.
+// The nesting of lists and objects. Other readers of our lines have a stack, too.
 inline constexpr std::size_t json_depth_max = 256;
 
 class JsonElements;
@@ -32,7 +33,7 @@ class JsonValue {
   public:
     JsonValue() = default;  // null
 
-    // As it is written, blanks within it included.
+    // As it is written, with its blanks.
     [[nodiscard]] std::string_view text() const { return text_; }
 
     [[nodiscard]] bool is_null() const { return text_.front() == 'n'; }
@@ -47,14 +48,14 @@ class JsonValue {
     [[nodiscard]] bool boolean() const { return text_.front() == 't'; }
     [[nodiscard]] std::string string() const;  // of a string: without quotes and escapes
 
-    // The number nearest to what is written, also for one of Python's three literals, and for them
-    // as strings, which is how we write them. Nothing for any other kind of value, and for a
-    // number beyond the type.
+    // The number nearest to the text, also for Python's three literals, and for these as strings,
+    // which is the form that we write. Empty for any other kind of value, and for a number beyond
+    // the type.
     template <class T>
     [[nodiscard]] std::optional<T> number() const;
 
     [[nodiscard]] JsonElements elements() const;            // of a list
-    [[nodiscard]] std::size_t count() const;                // of a list; looks at all of it
+    [[nodiscard]] std::size_t count() const;                // of a list; reads all of it
     [[nodiscard]] std::vector<JsonMember> members() const;  // of an object, in their order
 
   private:
@@ -102,12 +103,12 @@ class JsonElements {
     std::string_view text_;
 };
 
-// Throws BadRecord with the place and what is wrong there: also if it is nested too deep, and for
-// bytes that are not UTF-8. `depth` is how deep the text itself will lie in what it is written to.
+// Throws BadRecord with the place and the fault: also if the nesting is too deep, and for bytes
+// that are not UTF-8. `depth` is the depth of the text itself in the output.
 JsonValue parse_json(std::string_view text, std::size_t depth = 0);
 
-// The same value without blanks, and with the literals that only Python knows as strings: what any
-// reader of JSON takes. Numbers and strings stay as they are written.
+// The same value without blanks, and with Python's own literals as strings, so that every reader of
+// JSON accepts it. Numbers and strings stay as they are written.
 void append_compact(std::string& out, JsonValue value);
 
 template <class T>
@@ -118,7 +119,7 @@ std::optional<T> JsonValue::number() const {
     if (error == std::errc{} && at == end) return parsed;
     if constexpr (std::is_floating_point_v<T>) {
         if (const auto value = special()) return static_cast<T>(*value);
-        // from_chars refuses what is too small, too, which is 0 or nearly so.
+        // from_chars also refuses a number that is too small, which is 0 or nearly so.
         if (error == std::errc::result_out_of_range) {
             const double wide = std::strtod(std::string(text_).c_str(), nullptr);
             if (wide > -1 && wide < 1) return static_cast<T>(wide);

@@ -7,7 +7,7 @@
 namespace rollring::cli {
 namespace {
 
-// The common length of the rows; nothing if they differ.
+// The common length of the rows; empty if they differ.
 std::optional<std::uint32_t> row_length(std::string_view key, JsonValue value) {
     std::optional<std::uint32_t> length;
     count(key, value);
@@ -41,7 +41,7 @@ void fill_experts(std::string_view key, JsonValue value, std::span<T> out) {
 }  // namespace
 
 std::string excerpt(JsonValue value) {
-    // A prefix would do, but not of a long value's every byte.
+    // A prefix is enough, but without reading every byte of a long value.
     if (value.text().size() <= 40) return compact(value);
     std::string_view text = value.text().substr(0, 37);
     while (!text.empty() && (text.back() & 0xc0) == 0x80) text.remove_suffix(1);
@@ -178,7 +178,7 @@ void check_columns(const ParsedRecord& record, const Schema& schema) {
     for (std::size_t i = 0; i < columns.size(); i++) {
         const auto column = static_cast<std::uint16_t>(i);
         if (!record.has(column)) {
-            // Of the standard ones only the tokens are required: check() tells of them.
+            // Only the tokens are required among the standard ones: check() reports them.
             if (columns[i].required && promises &&
                 column >= static_cast<std::uint16_t>(Std::count)) {
                 bad(columns[i].name, "is missing: the ring's schema requires it");

@@ -14,7 +14,7 @@ namespace rollring::cli {
     throw BadRecord(fmt::format("'{}' {}", key, why));
 }
 
-// The value as text for an error message, cut short.
+// The value as text for an error message, shortened.
 std::string excerpt(JsonValue value);
 
 template <class T>
@@ -35,11 +35,11 @@ template <class T>
 T real(std::string_view key, JsonValue value);
 std::string string(std::string_view key, JsonValue value);
 bool boolean(std::string_view key, JsonValue value);
-// How many elements a list has.
+// The number of elements of a list.
 std::uint32_t count(std::string_view key, JsonValue list);
-// The members of an object. Throws if a key comes twice: one of the two would be lost.
+// The members of an object. Throws if a key occurs twice, because one of the two would be lost.
 std::vector<JsonMember> members(JsonValue object);
-// A value as text for a column that holds JSON.
+// A value as text for a column of JSON.
 std::string compact(JsonValue value);
 
 // One-dimensional lists.
@@ -51,11 +51,11 @@ void read_mask(std::string_view key, JsonValue value, ParsedRecord& record);
 bool read_topk_ids(std::string_view key, JsonValue value, ParsedRecord& record);
 bool read_topk_logprobs(std::string_view key, JsonValue value, ParsedRecord& record);
 
-// [n][layers][k], into u8, u16 or i32, whichever its greatest id needs.
+// [n][layers][k], into u8, u16 or i32, depending on its greatest id.
 void read_experts(std::string_view key, JsonValue value, ParsedRecord& record);
 
-// Every column that has one row a token must have n_tokens of them; those that the schema requires
-// beyond the standard ones must be there if the record's status promises tokens.
+// Every column with one row per token must have n_tokens of them. Required columns of the schema
+// beyond the standard ones must exist if the record's status promises tokens.
 void check_columns(const ParsedRecord& record, const Schema& schema);
 
 }  // namespace rollring::cli

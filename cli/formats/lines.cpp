@@ -129,7 +129,7 @@ std::string Lines::first_line(std::uint64_t from) {
     }
 }
 
-// After a read that got nothing, or not all: whether a further one can get more.
+// After a read that got nothing, or not everything: whether another one can get more.
 bool Lines::may_read_on() {
     if (std::ferror(file_.get()) == 0) return std::feof(file_.get()) == 0;
     if (!wait_for_input(::fileno(file_.get()), errno)) return false;
@@ -170,7 +170,7 @@ bool Lines::next(Line& line) {
     return streamed_ ? next_streamed(line) : next_indexed(line);
 }
 
-// The next line into scratch_, blank or not. False at the end, and when reading failed.
+// Reads the next line into scratch_, blank or not. False at the end, and if reading failed.
 bool Lines::read_streamed(Line& line) {
     scratch_.clear();
     bool any = false;
@@ -184,7 +184,7 @@ bool Lines::read_streamed(Line& line) {
         if (!line.too_long) scratch_ += static_cast<char>(c);
     }
     if (c == EOF && std::ferror(file_.get()) != 0) {
-        if (errno != EINTR) refuse("cannot be read: " + errno_text(errno));  // else Ctrl-C
+        if (errno != EINTR) refuse("cannot be read: " + errno_text(errno));  // otherwise Ctrl-C
         return false;
     }
     ended_line_ = c == '\n';
@@ -193,7 +193,7 @@ bool Lines::read_streamed(Line& line) {
     return true;
 }
 
-// What begins with this line is no stream of lines: it is read to its end. False: it is one.
+// A text that is not a stream of lines is read to its end. False: it is a stream of lines.
 bool Lines::begin_stream(Line& line) {
     if (line.too_long) return false;
     const Layout layout = layout_of(scratch_, list_is_one_);

@@ -1,6 +1,6 @@
 #pragma once
-// The lines of a text file that one shard has to send, in their order, pass after pass. Where the
-// file is pretty-printed JSON, or one list, its values take the place of lines.
+// The lines of a text file that one shard has to send, in order, pass after pass. If the file is
+// pretty-printed JSON, or one list, its values take the place of lines.
 
 #include <cstdint>
 #include <cstdio>
@@ -20,29 +20,29 @@ struct Line {
     std::string_view text;     // until the next call
     std::uint64_t number = 0;  // in the file, from 1
     std::uint64_t pass = 0;    // from 0
-    std::uint64_t place = 0;   // among all lines that are not blank, from 0
+    std::uint64_t place = 0;   // index among all lines that are not blank
     bool too_long = false;     // longer than Selection::line_bytes_max: without its text
 };
 
-// Blank lines are counted for their number and left out. A regular file is indexed first (16 bytes
+// Blank lines count for the line number and are left out. A regular file is indexed first (16 bytes
 // a line) and read line by line; a pipe is streamed, and kept in memory if it is to be shuffled or
-// repeated. gzip is unpacked into memory, and so is a pipe that holds no lines. Of a line that is
-// too long no more is kept in memory than it may have.
+// repeated. gzip is unpacked into memory, and so is a pipe without lines. Of a line that is too
+// long no more is kept in memory than the limit.
 class Lines {
   public:
-    // `list_is_one`: as layout_of() has it. A file without any line that is not blank is an error.
+    // `list_is_one`: see layout_of(). A file with only blank lines is an error.
     static Result<Lines> open(const std::string& path, const Selection& selection,
                               bool list_is_one = false);
 
-    // False at the end, and when reading failed: then problem() is not empty.
+    // False at the end, and if reading failed: then problem() is not empty.
     bool next(Line& line);
-    // Of the line that next() gave last, and that line again; nothing while a pipe is streamed.
+    // A bookmark of the last line of next(), and that line again; empty while a pipe is streamed.
     [[nodiscard]] std::optional<Bookmark> bookmark() const {
         if (streamed_) return std::nullopt;
         return last_;
     }
     bool again(const Bookmark& bookmark, Line& line);
-    // How many there are, and each by its place; none while a pipe is streamed.
+    // The number of lines, and each by its index; none while a pipe is streamed.
     [[nodiscard]] std::uint64_t count() const { return entries_.size(); }
     bool at(std::uint64_t place, Line& line);
     [[nodiscard]] bool streamed() const { return streamed_; }
@@ -81,16 +81,16 @@ class Lines {
     bool list_is_one_ = false;
     bool streamed_ = false;
     bool in_memory_ = false;
-    std::string memory_;                // all of the text, if in_memory_
+    std::string memory_;                // the whole text, if in_memory_
     std::vector<TextEntry> entries_;    // the lines that are not blank
     std::vector<std::uint64_t> order_;  // a permutation of entries_, if shuffled
     std::uint64_t lines_seen_ = 0;
     std::uint64_t records_seen_ = 0;  // streamed: lines that are not blank
-    std::uint64_t at_ = 0;            // place in the order, moves by shard.count
+    std::uint64_t at_ = 0;            // index into the order, moves by shard.count
     std::uint64_t pass_ = 0;
     Bookmark last_{};
     std::string scratch_;      // the line
-    bool ended_line_ = false;  // a streamed one, by its newline
+    bool ended_line_ = false;  // for a streamed line: by its newline
 };
 
 }  // namespace rollring::cli

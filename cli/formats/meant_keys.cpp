@@ -13,17 +13,17 @@
 namespace rollring::cli {
 namespace {
 
-// A file with more keys than this has names of things as its keys.
+// A file with more keys than this uses names of things as its keys.
 constexpr std::size_t keys_most = 256;
 constexpr std::string_view score_key = "score";
 
 constexpr std::array<std::string_view, 4> reward_words{"score", "scores", "return", "returns"};
 constexpr std::array<std::string_view, 5> size_words{"groupn", "numgenerations", "ngenerations",
                                                      "numsamples", "nsamples"};
-// Of other programs, beside what they call their tokens: near to names of ours, and something else.
+// Keys of other programs beside their tokens: similar to names of ours, with another meaning.
 constexpr std::array<std::string_view, 1> other_words{"advantage"};
 
-// Without what spellings of one name differ in.
+// Without the differences between spellings of one name.
 std::string letters_of(std::string_view key) {
     std::string letters;
     for (const char c : key) {

@@ -13,7 +13,7 @@ std::string_view name(MetricType type) {
     return type == MetricType::counter ? "counter" : "gauge";
 }
 
-// Of a label's value, or of a help line, in which quotation marks stay as they are.
+// Escapes a label's value, or a help line, in which quotation marks stay.
 void append_escaped(std::string& out, std::string_view text, bool quotes) {
     while (!text.empty()) {
         const char c = text.front();

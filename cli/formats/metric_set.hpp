@@ -1,5 +1,5 @@
 #pragma once
-// Metrics as Prometheus reads them: families of samples with labels, in its text format 0.0.4.
+// Metrics for Prometheus: families of samples with labels, in its text format 0.0.4.
 
 #include <map>
 #include <set>
@@ -18,17 +18,17 @@ enum class MetricType : std::uint8_t { gauge, counter };
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 using MetricValue = std::variant<std::uint64_t, double>;
 
-// Families in the order in which they are declared. One that has no sample is told all the same:
-// who looks sees what there is.
+// Families in the order of their declaration. A family without a sample is written as well, so that
+// readers see which families exist.
 class MetricSet {
   public:
     // Names are [a-z][a-z0-9_]*, those of counters end in _total.
     void declare(const std::string& name, MetricType type, const std::string& help);
-    // To a family that was declared. A second sample with the same labels is left out: it would
-    // make readers refuse the page.
+    // Adds to a declared family. A second sample with the same labels is left out, because readers
+    // would refuse the page.
     void add(const std::string& name, const MetricLabels& labels, MetricValue value);
 
-    // Text of others is escaped; bytes that are not UTF-8 become U+FFFD.
+    // Foreign text is escaped; bytes that are not UTF-8 become U+FFFD.
     [[nodiscard]] std::string text() const;
     [[nodiscard]] Json json() const;
 

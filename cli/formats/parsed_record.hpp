@@ -1,5 +1,5 @@
 #pragma once
-// A record that owns its memory: what the parsers fill, and what a Draft is made from.
+// A record that owns its memory: the parsers fill it, and a Draft is made from it.
 
 #include <array>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace rollring::cli {
 
-// Meta::origin of records: in which format `consume --output` writes them back.
+// Meta::origin of records: the format in which `consume --output` writes them back.
 enum Origin : std::uint16_t { native = 0, rollring_json = 1, atropos = 2, atropos_item = 3 };
 
 class ParsedRecord {
@@ -36,7 +36,7 @@ class ParsedRecord {
         return make<T>(column, {static_cast<std::uint32_t>(count), 0, 0, 0}, 1);
     }
     void set_text(Std column, std::string_view text);
-    // So many rows of zeros in front of those that a column has.
+    // Adds this many rows of zeros in front of a column's own.
     void pad_front(Std column, std::uint32_t rows);
     void drop(Std column) { columns_[static_cast<std::size_t>(column)].present = false; }
 
@@ -74,7 +74,7 @@ class ParsedRecord {
     std::array<Values, 32> columns_;  // as many as a schema has columns
 };
 
-// The columns that our parsers fill are those of the standard schema, by their place in it.
+// The columns that our parsers fill are those of the standard schema, by their index in it.
 bool has_standard_columns(const Schema& schema);
 
 }  // namespace rollring::cli

@@ -1,5 +1,5 @@
 #pragma once
-// Where records come from: a file of JSON lines, or a generator. One interface for both.
+// The source of records: a file of JSON lines, or a generator. One interface for both.
 
 #include <cstdint>
 #include <memory>
@@ -15,9 +15,9 @@ namespace rollring::cli {
 
 enum class Next {
     record,  // the draft is filled
-    end,     // nothing comes any more
-    bad,     // this one cannot be a record: problem() says why; the next call goes on behind it
-    failed,  // the input cannot be read: problem() says why
+    end,     // no more records
+    bad,     // not a record: problem() has the reason; the next call continues behind it
+    failed,  // the input cannot be read: problem() has the reason
 };
 
 // A record that was handed out, to be read again.
@@ -33,39 +33,39 @@ class RecordSource {
     RecordSource& operator=(const RecordSource&) = delete;
     virtual ~RecordSource() = default;
 
-    // The ring's columns, which lines may then have by their name; before the first next().
+    // The ring's columns, which lines may then name; before the first next().
     virtual void use_schema(const Schema& /*schema*/) {}
     // The draft's spans are valid until the next call.
     virtual Next next(Draft& draft) = 0;
-    // Of the record that next() gave last; nothing if it cannot be read again: it came from a pipe,
-    // or with others in a line.
+    // A bookmark of the last record of next(); empty if it cannot be read again, because it came
+    // from a pipe or with others in a line.
     [[nodiscard]] virtual std::optional<Bookmark> bookmark() const { return std::nullopt; }
     // Reads that record again, without an effect on next().
     virtual Next again(const Bookmark& /*bookmark*/, Draft& /*draft*/) { return Next::failed; }
-    // Takes back what next() gave last, for later: its group may not be opened yet. False
-    // if it cannot: then its sender waits.
+    // Takes the last record of next() back for later, because its group may not be opened yet.
+    // False if it cannot: then the sender waits.
     [[nodiscard]] virtual bool put_back() { return false; }
-    // Of the last record or bad line: "FILE:LINE".
+    // The origin of the last record or bad line: "FILE:LINE".
     [[nodiscard]] virtual std::string where() const = 0;
     [[nodiscard]] virtual std::string problem() const = 0;
-    // How far it is, from 0 to 1; nothing if the end is not known.
+    // The progress, from 0 to 1; empty if the end is unknown.
     [[nodiscard]] virtual std::optional<double> progress() const = 0;
     // Records of all shards and passes, if that is known without reading them.
     [[nodiscard]] virtual std::optional<std::uint64_t> total() const = 0;
-    // Sentences for people: assumptions about records so far that leave something unsaid.
+    // Sentences for people: assumptions about unstated facts in the records so far.
     [[nodiscard]] virtual std::vector<std::string> remarks() const { return {}; }
 };
 
 enum class Format { rollring, atropos };
 
-// What part of the input comes, in which order.
+// The part of the input to read, and its order.
 struct Selection {
     std::optional<std::uint64_t> shuffle = {};  // seed
     std::uint64_t repeat = 1;                   // passes; `visit` grows by one in each
     std::uint64_t visit = 0;                    // added to that of every record
     Shard shard = {};
     std::uint64_t line_bytes_max = std::uint64_t{512} << 20;  // a longer line is a bad one
-    std::uint32_t group_size = 0;  // of records that do not say it; 0: it is counted
+    std::uint32_t group_size = 0;  // of records that name none; 0: it is counted
 };
 
 struct SyntheticSpec {
@@ -80,14 +80,14 @@ struct SyntheticSpec {
 };
 
 // "groups=1000,group-size=8,tokens=2048:32768,routed-experts=48x8,experts=128,seed=1"; all have
-// defaults. On failure `problem` says which part is wrong.
+// defaults. On failure `problem` names the wrong part.
 std::optional<SyntheticSpec> parse_synthetic(std::string_view text, std::string& problem);
 
 std::unique_ptr<RecordSource> make_synthetic(const SyntheticSpec& spec, const Selection& selection,
                                              const std::string& source_name);
 
 // `source_name` is for records that do not name their source; `run_id` is for the keys of groups
-// that have none (atropos_json.hpp), and drawn if it is empty. Path "-" is standard input.
+// without one (atropos_json.hpp), and random if it is empty. Path "-" is standard input.
 Result<std::unique_ptr<RecordSource>> open_json_source(const std::string& path, Format format,
                                                        const Selection& selection,
                                                        const std::string& source_name,

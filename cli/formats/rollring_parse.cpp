@@ -12,7 +12,8 @@
 namespace rollring::cli {
 namespace {
 
-// Reads one key. False: the value is a default, which the header cannot tell from nothing.
+// Reads one key. False: the value is a default, which the header cannot distinguish from an absent
+// one.
 using Read = bool (*)(std::string_view key, JsonValue value, ParsedRecord& record);
 
 struct Field {
@@ -67,7 +68,7 @@ bool read_id(std::string_view key, JsonValue value, ParsedRecord& record) {
 
 bool read_repetition(std::string_view key, JsonValue value, ParsedRecord& record) {
     record.meta.repetition_id = integer<std::uint32_t>(key, value);
-    return true;  // written always, 0 too
+    return true;  // always written, even if it is 0
 }
 
 bool read_reward(std::string_view key, JsonValue value, ParsedRecord& record) {
@@ -188,7 +189,7 @@ void take_versions(ParsedRecord& record) {
     meta.policy_version_max = std::max(meta.policy_version_max, range.max);
 }
 
-// All that is missing is told at once.
+// All missing keys are reported at once.
 void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
     const Status status = record.meta.status;
     const bool promises = status == Status::completed || status == Status::truncated;
@@ -219,7 +220,7 @@ void check(const ParsedRecord& record, const Schema& schema) {
     check_columns(record, schema);
 }
 
-// What Atropos sends has no record a line.
+// Atropos' lines do not hold one record each.
 void refuse_atropos(JsonValue line) {
     constexpr std::string_view hint =
         "this looks like an Atropos ScoredDataGroup, not like a rollring record: use --format "
@@ -297,7 +298,7 @@ Membership membership_of(JsonValue line) {
     Membership its;
     if (const JsonValue* id = find("instance_id")) {
         its.instance_id = string("instance_id", *id);
-    } else {  // it may have its name of its tokens
+    } else {  // its tokens may give it a name
         ParsedRecord record;
         parse_rollring(line, Schema::standard(), record);
         its.instance_id = record.text(Std::instance_id);

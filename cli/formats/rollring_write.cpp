@@ -9,7 +9,7 @@
 namespace rollring::cli {
 namespace {
 
-// Writes the keys of one line, and remembers which.
+// Writes the keys of one line, and remembers them.
 class LineWriter {
   public:
     explicit LineWriter(std::string& out) : out_(&out) { *out_ += '{'; }
@@ -28,18 +28,18 @@ class LineWriter {
         append_element(key(name), value);
     }
 
-    // Left out if it is what an absent key means.
+    // Left out if it equals the meaning of an absent key.
     template <class T>
     void unless(std::string_view name, T value, T absent) {
         if (value != absent) number(name, value);
     }
 
-    // JSON that somebody else wrote.
+    // JSON of any producer.
     void json(std::string_view name, std::string_view text) {
         if (!append_json_text(key(name), text, 1)) blame(name);
     }
 
-    // Returns the columns whose JSON is none.
+    // Returns the columns whose JSON is invalid.
     std::string close(std::string_view extra) {
         if (!extra.empty() && !append_extra(*out_, extra, std::span(written_).first(count_))) {
             blame("extra");
@@ -72,7 +72,7 @@ void write_versions(LineWriter& line, const TrajectoryView& record) {
     }
 }
 
-// Those that depend on who filled them: text or bytes.
+// Columns of text or bytes, depending on the producer.
 void write_blob(LineWriter& line, std::string_view name, const TrajectoryView& record, Std which) {
     const ColumnView* column = record.find(static_cast<std::uint16_t>(which));
     if (column == nullptr) return;

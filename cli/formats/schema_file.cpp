@@ -85,7 +85,7 @@ Result<Schema> read_schema_file(const std::string& path) {
     }
     auto schema = parse_schema(text.str());
     if (!schema) {
-        // As with any file whose contents are wrong, the command line is not.
+        // As for any file with wrong contents: the command line itself is valid.
         return refused(Errc::bad_record, path + ": " + schema.error().message);
     }
     return schema;

@@ -8,8 +8,8 @@
 
 namespace rollring::cli {
 
-// A list of {"name", "dtype", "per": "token"|"record", "dims": [...], "required": bool,
-// "accepts": "exact"|"any_integer"|"any"}; all but name and dtype may be left out.
+// A list of {"name", "dtype", "per": "token"|"record", "dims": [...], "required": bool, "accepts":
+// "exact"|"any_integer"|"any"}; all but name and dtype may be left out.
 Result<Schema> parse_schema(std::string_view text);
 Result<Schema> read_schema_file(const std::string& path);
 

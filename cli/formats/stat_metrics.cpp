@@ -36,7 +36,7 @@ struct Family {
     FieldUnit unit;
     FieldKind kind;
 
-    // Of a field, without what its table's name says of the unit. `what`: "_records", or nothing.
+    // The name of a field, without the unit at its end. `what`: "_records", or nothing.
     [[nodiscard]] std::string name(std::string_view what = "") const {
         std::string_view stem = field;
         const std::string_view unit_suffix = unit == FieldUnit::seconds     ? "_s"
@@ -60,7 +60,7 @@ Family family_of(std::string_view prefix, const rollring::Field<Stat, T>& field)
     return {prefix, field.name, field.unit, field.kind};
 }
 
-// What no table of numbers can hold: it goes into the labels of `..._info`.
+// Whether a value is not a number: it goes into the labels of `..._info`.
 template <class Stat, class T>
 bool is_label(const rollring::Field<Stat, T>& field) {
     return field.kind == FieldKind::fact && field.unit == FieldUnit::none;
@@ -69,7 +69,7 @@ bool is_label(const rollring::Field<Stat, T>& field) {
 template <class T>
 concept HasAmounts = std::same_as<T, rollring::Amount> || std::same_as<T, DropAmounts>;
 
-// What one amount counts, in words.
+// The meaning of one amount, in words.
 std::string amount_help(std::string_view what, std::string_view about) {
     std::string rest(about);
     rest.front() = 't';  // "That were shipped"
@@ -152,7 +152,7 @@ void add_fields(MetricSet& to, std::string_view prefix, const MetricLabels& labe
     });
 }
 
-// `left_out`: what the labels say already, or what no label should hold.
+// `left_out`: fields that other labels contain, or that no label should have.
 template <class Stat>
 void add_info(MetricSet& to, std::string_view prefix, MetricLabels labels, const Stat& stat,
               const std::vector<std::string_view>& left_out = {}) {
@@ -245,8 +245,7 @@ void add_requests(MetricSet& to, const MetricLabels& ring, const RequestsStat& r
 
 void add_engines(MetricSet& to, const MetricLabels& rank,
                  const std::vector<SubscriberStat>& engines) {
-    // One that was expelled, or could not attach, may live beside an attached one of its name: it
-    // comes last.
+    // An expelled or refused engine may live beside an attached one of its name, and comes last.
     for (const bool seated : {true, false}) {
         for (const SubscriberStat& engine : engines) {
             const bool has_seat = engine.state != SubscriberState::expelled &&

@@ -1,7 +1,7 @@
 #pragma once
 // Stats as metrics, by the one table of their fields (rollring/stat_fields.hpp): a counter's name
-// ends in _total, times are in seconds, and what is a name or a state is a label of the stat's own
-// `..._info`. What is not known, or not there yet, has no sample.
+// ends in _total, times are in seconds, and names and states are labels of the stat's own
+// `..._info`. A value that is unknown, or not there yet, has no sample.
 
 #include <cstdint>
 #include <string>
@@ -15,17 +15,17 @@
 
 namespace rollring::cli {
 
-// What was seen of one ring. What could not be seen is not there.
+// The stats of one ring that could be read; the others are empty.
 struct RingLook {
     std::string ring;
-    bool up = false;  // a ring of this name is there, and can be looked at
+    bool up = false;  // a ring of this name exists, and can be read
     RingStat stat = {};
     StashStat stash = {};
     RequestsStat requests = {};
     std::vector<WeightsStat> weights = {};
 };
 
-// All families that there are, with the samples of these rings.
+// All families, with the samples of these rings.
 MetricSet metrics_of(const std::vector<RingLook>& rings, const SharedMemorySpace& space);
 
 }  // namespace rollring::cli

@@ -12,11 +12,11 @@
 namespace rollring::cli {
 namespace {
 
-constexpr std::uint64_t window_groups = 64;  // these many groups are under way at once
+constexpr std::uint64_t window_groups = 64;  // this many groups are under way at once
 constexpr std::uint32_t vocabulary = 151'936;
 
-// Everything about a record follows from the seed and its number. The columns are slices of pools
-// that are filled once, so that making a record costs next to nothing.
+// Everything in a record follows from the seed and its number. The columns are slices of pools that
+// are filled once, so that making a record costs next to nothing.
 class SyntheticSource final : public RecordSource {
   public:
     SyntheticSource(const SyntheticSpec& spec, const Selection& selection, std::string source_name)
@@ -91,8 +91,8 @@ class SyntheticSource final : public RecordSource {
         shuffle(std::span(order_), random);
     }
 
-    // Record i of the pass: groups come in windows, and within one all first members come before
-    // all second ones, the way rollouts finish.
+    // Record i of the pass: groups come in windows, and within a window all first members come
+    // before all second ones, in the order in which rollouts finish.
     void make(std::uint64_t i, std::uint64_t pass, Draft& draft) {
         const std::uint64_t window = i / (window_groups * spec_.group_size);
         const std::uint64_t first = window * window_groups;

@@ -86,7 +86,7 @@ void TextIndex::take_within(char c) {
             return;
         case ']':
         case '}':
-            if (depth_ == 0) {  // of the list: it ends a number before it
+            if (depth_ == 0) {  // of the list: ends a number before it
                 end_value(offset_);
                 in_list_ = false;
             } else if (--depth_ == 0) {

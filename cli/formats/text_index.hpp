@@ -1,5 +1,5 @@
 #pragma once
-// Where the values of a text begin and end: one on each line, or over several lines, or as the
+// The begin and end of each value of a text: one on each line, or over several lines, or as the
 // elements of a list.
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace rollring::cli {
 
-// 16 bytes for each value, whatever its length.
+// 16 bytes for each value of any length.
 struct TextEntry {
     std::uint64_t offset;
-    std::uint32_t bytes;   // entry_bytes_max stands for that and any more
+    std::uint32_t bytes;   // entry_bytes_max stands for that and more
     std::uint32_t number;  // of the line on which it begins, from 1
 };
 inline constexpr std::uint32_t entry_bytes_max = UINT32_MAX;
@@ -26,7 +26,7 @@ class TextIndex {
         : layout_(layout), offset_(offset), from_(offset) {}
 
     void take(std::string_view block);  // the bytes that follow those of the last call
-    // Returns what is wrong with the whole, empty if nothing is.
+    // Returns the fault of the whole text, empty if there is none.
     std::string finish(std::vector<TextEntry>& entries);
 
   private:
@@ -38,8 +38,8 @@ class TextIndex {
     void add(std::uint64_t offset, std::uint64_t bytes, std::uint64_t number);
 
     Layout layout_;
-    std::uint64_t offset_;  // of the byte that comes next
-    std::uint64_t from_;    // where the line or the value began
+    std::uint64_t offset_;  // of the next byte
+    std::uint64_t from_;    // the begin of the line or the value
     std::uint64_t line_ = 1;
     std::uint64_t from_line_ = 0;
     bool within_ = false;  // a line that is not blank, or a value

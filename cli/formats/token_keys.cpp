@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 8> text_keys{
     "messages", "prompt", "completion", "response", "input", "output", "text", "conversation"};
 constexpr std::array<std::string_view, 2> id_keys{"example_id", "prompt_id"};
 
-// Of what was generated alone, by the names that other programs give them.
+// Keys of generated tokens alone, by the names of other programs.
 struct Generated {
     std::string_view key;
     Std column;
@@ -50,7 +50,7 @@ const Generated* generated_column(std::string_view key) {
 
 TokenKeys::TokenKeys(std::span<const JsonMember> members)
     : members_(members), whole_(one_of(members, whole_keys)) {
-    // Tokens that our own keys give are all of them, whatever else a line has.
+    // Tokens under our own keys are all of them, regardless of other keys of the line.
     if (whole_ != nullptr && whole_->key != "input_ids") return;
     prompt_ = one_of(members, std::array{prompt_key});
     generated_ = one_of(members, generated_keys);

@@ -17,11 +17,11 @@ namespace {
 namespace beast = boost::beast;
 namespace http = boost::beast::http;
 
-constexpr std::int64_t look_ms = 100;  // how soon an interrupt is seen
+constexpr std::int64_t look_ms = 100;  // delay until an interrupt is seen
 constexpr std::uint32_t header_bytes_max = 64 * 1024;
-constexpr std::int64_t refusal_ms = 100;  // others wait meanwhile to be let in
+constexpr std::int64_t refusal_ms = 100;  // new clients wait meanwhile
 
-// In a time that does not tell how much of it was right.
+// In a time that does not depend on the number of correct bytes.
 bool same_secret(std::string_view given, std::string_view wanted) {
     unsigned difference = given.size() == wanted.size() ? 0 : 1;
     for (std::size_t i = 0; i < given.size(); i++) {
@@ -37,7 +37,7 @@ HttpAnswer plain(int status, std::string why) {
 
 }  // namespace
 
-// What one visitor asks, question after question.
+// One client's requests, one after another.
 class HttpServer::Visit {
   public:
     Visit(HttpServer& server, Connection& connection) : server_(&server), line_(&connection) {}
@@ -46,7 +46,7 @@ class HttpServer::Visit {
         while (!server_->ending_ && ask()) {
         }
     }
-    // Answers 503 to a request that is not read.
+    // Answers 503 without reading the request.
     void refuse(const std::string& why) {
         line_->wait_at_most(refusal_ms);
         write(plain(503, why), false, false);
@@ -103,7 +103,7 @@ bool HttpServer::Visit::ask() {
     } catch (const GzipTooLong&) {
         answer = plain(413, "the unpacked body is too long");
     } catch (const BadGzip&) {
-        answer = plain(400, "Invalid gzip payload");  // as Atropos' own server says it
+        answer = plain(400, "Invalid gzip payload");  // the text of Atropos' own server
     } catch (const std::exception& failure) {
         answer = plain(500, failure.what());
     }
@@ -122,7 +122,7 @@ void HttpServer::Visit::read_body(Parser& parser) {
     if (error) throw BadBody(400, "the body is incomplete: " + error.message());
 }
 
-// A large body takes its turn: until then it stays where it is, in the sockets of both sides.
+// A large body waits for its turn: until then it stays in the sockets of both sides.
 HttpAnswer HttpServer::Visit::read_and_answer(Parser& parser) {
     const auto length = parser.content_length();
     const bool packed = beast::iequals(parser.get()[http::field::content_encoding], "gzip");
@@ -218,7 +218,7 @@ void HttpServer::run() {
     }
 }
 
-// False: the system has no thread to give.
+// False: the system has no thread left.
 bool HttpServer::receive(Visitor& visitor) {
     try {
         visitor.thread = std::jthread([this, &visitor] {
@@ -236,7 +236,7 @@ bool HttpServer::receive(Visitor& visitor) {
     }
 }
 
-// The latest visitor, in the thread of run().
+// The latest client, in the thread of run().
 void HttpServer::turn_away(const std::string& why) {
     Connection& connection = visitors_.back().connection;
     try {

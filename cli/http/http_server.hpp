@@ -1,6 +1,6 @@
 #pragma once
-// HTTP/1.1 for one who serves: what is asked is read, bounded and unpacked; a function answers.
-// The protocol is Boost.Beast's.
+// An HTTP/1.1 server: requests are read, bounded and unpacked, and a function answers. Boost.Beast
+// implements the protocol.
 
 #include <atomic>
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace rollring::cli {
 
-// A body that is not taken; `status` is the answer's.
+// A refused body; `status` is the answer's.
 struct BadBody : std::runtime_error {
     BadBody(int code, const std::string& why) : std::runtime_error(why), status(code) {}
     int status;
@@ -29,7 +29,7 @@ struct HttpRequest {
     std::string method;
     std::string path;            // without the query
     std::string body;            // unpacked
-    std::function<bool()> gone;  // whoever asked has hung up, or the server shall end
+    std::function<bool()> gone;  // the client has hung up, or the server must end
 };
 
 struct HttpAnswer {
@@ -39,14 +39,14 @@ struct HttpAnswer {
     std::function<void(bool written)> done = {};  // called once, in the same thread
 };
 
-// One thread a connection. `answer` is called in any of them, several at a time.
+// One thread per connection. Any of them calls `answer`, several at a time.
 class HttpServer {
   public:
     using Handler = std::function<HttpAnswer(const HttpRequest&)>;
 
-    // With a token, whoever does not say `Authorization: Bearer <token>` is told 401.
+    // With a token, a client without `Authorization: Bearer <token>` is answered 401.
     HttpServer(Listener listener, HttpLimits limits, std::string token, Handler answer);
-    ~HttpServer();  // hangs up, and waits for what is being answered
+    ~HttpServer();  // hangs up, and waits for running answers
 
     void run();  // until interrupted()
     [[nodiscard]] const Listener& listener() const { return listener_; }
@@ -60,7 +60,7 @@ class HttpServer {
     };
     class Visit;
 
-    void sweep();  // joins those who have left
+    void sweep();  // joins those that have left
     bool receive(Visitor& visitor);
     void turn_away(const std::string& why);
 
@@ -70,7 +70,7 @@ class HttpServer {
     Handler answer_;
     std::counting_semaphore<> large_bodies_;  // tidy-ok: the standard's name
     std::atomic<bool> ending_ = false;
-    std::mutex mutex_;  // of the list; a visitor's own things are its thread's
+    std::mutex mutex_;  // of the list; a client's own data belong to its thread
     std::list<Visitor> visitors_;
 };
 

@@ -129,7 +129,7 @@ Result<Listener> Listener::open(const std::string& host, std::uint16_t port) {
                        fmt::format("--host {}: {}", host, ::gai_strerror(known)));
     }
     const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, &::freeaddrinfo);
-    // An IPv4 address if there is one: that is where clients look for localhost first.
+    // An IPv4 address if there is one, because clients look for localhost there first.
     const addrinfo* chosen = found;
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
         if (one->ai_family == AF_INET) chosen = one;
@@ -152,7 +152,7 @@ Socket Listener::accept(std::int64_t wait_ms) const {
     if (::poll(&one, 1, static_cast<int>(wait_ms)) <= 0) return {};
     Socket socket(::accept4(socket_.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
     if (socket.descriptor() < 0) {
-        // Out of descriptors or memory: the visitor stays in the queue, and poll() would return at
+        // Without descriptors or memory the client stays in the queue, and poll() would return at
         // once.
         const bool short_of =
             errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;

@@ -22,15 +22,15 @@ class Socket {
     ~Socket();
 
     [[nodiscard]] int descriptor() const { return descriptor_; }
-    // Wakes whoever waits for it, in any thread: it then reads the end.
+    // Wakes any thread that waits for it, which then reads the end.
     void shut_down() const;
 
   private:
     int descriptor_ = -1;
 };
 
-// One who calls at the door. What Boost.Beast asks of a stream that blocks; each wait for the other
-// side has a limit, so that one who says nothing holds no thread for ever.
+// A connected client. It has the interface of a blocking stream for Boost.Beast; each wait for the
+// other side has a limit, so that a silent one does not hold a thread forever.
 class Connection {
   public:
     explicit Connection(Socket socket) : socket_(std::move(socket)) {}
@@ -56,7 +56,7 @@ class Connection {
         return 0;
     }
 
-    // Boost.Beast asks for these, too, and calls them nowhere where the others are.
+    // Boost.Beast demands these, too, and never calls them instead of the others.
     template <class Buffers>
     std::size_t read_some(const Buffers& buffers) {
         boost::system::error_code error;
@@ -72,11 +72,11 @@ class Connection {
         return put;
     }
 
-    void wait_at_most(std::int64_t ms) { wait_ms_ = ms; }  // in each read or write from here on
+    void wait_at_most(std::int64_t ms) { wait_ms_ = ms; }  // in each later read or write
     [[nodiscard]] bool gone() const;                       // the other side has hung up
     void shut_down() const { socket_.shut_down(); }
-    // Ends what we say, and hears the rest out for a moment: else a last answer, given before all
-    // was heard, is lost with what is unread.
+    // Ends our side, and reads the rest for a moment: otherwise an answer given before the whole
+    // request was read would be lost with the unread bytes.
     void say_goodbye(std::int64_t moment_ms = 500);
 
   private:
@@ -88,16 +88,16 @@ class Connection {
     std::int64_t wait_ms_ = 30'000;
 };
 
-// Where connections come in.
+// The address at which connections arrive.
 class Listener {
   public:
-    // An IPv4 or IPv6 address, or a name that stands for one (localhost). Port 0: any that is free.
+    // An IPv4 or IPv6 address, or a name for one (localhost). Port 0: any free one.
     static Result<Listener> open(const std::string& host, std::uint16_t port);
 
-    // Waits for the next for at most so long; a socket without descriptor if none came.
+    // Waits for the next one, up to this long; a socket without a descriptor if none came.
     [[nodiscard]] Socket accept(std::int64_t wait_ms) const;
     [[nodiscard]] std::uint16_t port() const { return port_; }
-    // Nobody from another machine can reach it.
+    // Other machines cannot reach it.
     [[nodiscard]] bool loopback() const { return loopback_; }
 
   private:

@@ -26,7 +26,7 @@ class JsonSource final : public RecordSource {
     void use_schema(const Schema& schema) override { schema_ = schema; }
 
     Next next(Draft& draft) override {
-        while (waiting_.empty() && problems_.empty()) {  // a batch may hold no group
+        while (waiting_.empty() && problems_.empty()) {  // a batch may have no group
             if (!lines_.next(line_)) return lines_.problem().empty() ? Next::end : Next::failed;
             try {
                 read_line();
@@ -41,8 +41,8 @@ class JsonSource final : public RecordSource {
         return Next::bad;
     }
 
-    // A line of our format is one record. One of Atropos' has all of its group: nothing is gained
-    // by setting that aside.
+    // A line of our format is one record. One of Atropos has its whole group: setting that aside
+    // gains nothing.
     [[nodiscard]] std::optional<Bookmark> bookmark() const override {
         return format_ == Format::rollring ? lines_.bookmark() : std::nullopt;
     }
@@ -81,7 +81,7 @@ class JsonSource final : public RecordSource {
   private:
     [[nodiscard]] std::string size_remark() const;
 
-    // So that size_remark() knows before anything is sent what most files show on their first line.
+    // So that size_remark() knows the usual contents of a first line before anything is sent.
     void look_at_first() {
         if (format_ != Format::rollring || lines_.streamed()) return;
         Line line;
@@ -90,13 +90,13 @@ class JsonSource final : public RecordSource {
             const Membership first = membership_of(parse_json(line.text));
             if (!first.repetition || wants_size(first.sized)) count_all();
         } catch (const BadRecord&) {
-            return;  // it is told when the line comes
+            return;  // reported when the line is read
         }
     }
 
     [[nodiscard]] bool wants_size(bool sized) const { return !sized && group_size_ == 0; }
 
-    // Reads the whole file once, before any record is sent that lacks what it counts.
+    // Reads the whole file once, before any record is sent that needs its counts.
     void count_all() {
         if (counted_ || lines_.streamed()) return;
         counted_ = true;
@@ -106,13 +106,13 @@ class JsonSource final : public RecordSource {
             try {
                 census_.take(place, membership_of(parse_json(line.text)));
             } catch (const BadRecord&) {
-                continue;  // it is told when the line comes
+                continue;  // reported when the line is read
             }
         }
         common_size_ = census_.common_size().value_or(0);
     }
 
-    // What the line itself does not say. Members that come through a pipe stay without a number.
+    // Adds facts that the line itself lacks. Members from a pipe stay without a number.
     void complete(const Membership& its) {
         const bool wanted = wants_size(its.sized);
         if (!its.sized) record_.meta.group_size = group_size_;
@@ -169,14 +169,14 @@ class JsonSource final : public RecordSource {
     Line line_;
     AtroposLine group_;
     ParsedRecord record_;
-    std::span<ParsedRecord> waiting_;        // the line's records that were not handed out yet
-    std::span<const std::string> problems_;  // of the line's groups, not told yet
+    std::span<ParsedRecord> waiting_;        // the line's records, not handed out yet
+    std::span<const std::string> problems_;  // of the line's groups, not reported yet
     std::string problem_;
     KeyWatch keys_;
     Census census_;
     bool counted_ = false;
     bool unsized_stream_ = false;
-    std::uint32_t common_size_ = 0;  // of groups whose records do not say it
+    std::uint32_t common_size_ = 0;  // of groups whose records name none
 };
 
 std::string JsonSource::size_remark() const {

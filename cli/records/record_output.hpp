@@ -1,5 +1,5 @@
 #pragma once
-// The file of `consume --output`: JSON lines. Of records, each in the format that it came in.
+// The file of `consume --output`: JSON lines; each record in the format in which it came.
 
 #include <cstdio>
 #include <memory>
@@ -11,16 +11,17 @@
 
 namespace rollring::cli {
 
-// Lines that are kept until flush(), so that it is known what the system has.
+// Keeps lines until flush(), so that the caller knows which lines the system has.
 class LineOutput {
   public:
     // "-" is standard output.
     static Result<LineOutput> open(const std::string& path);
 
     [[nodiscard]] std::string& text() { return text_; }  // to append to
-    // To the system: afterwards the lines survive this process. False if the disk is full.
+    // Writes them to the system: afterwards the lines survive this process. False if the disk is
+    // full.
     [[nodiscard]] bool flush();
-    // What flush() met.
+    // The error of flush().
     [[nodiscard]] const std::optional<Error>& problem() const { return problem_; }
 
   private:
@@ -41,10 +42,10 @@ class RecordOutput {
     explicit RecordOutput(LineOutput lines) : lines_(std::move(lines)) {}
 
     void add(const TrajectoryView& record, const Schema& schema);
-    // So many bytes wait for flush().
+    // The bytes that wait for flush().
     [[nodiscard]] std::uint64_t waiting_bytes() { return lines_.text().size(); }
     [[nodiscard]] bool flush() { return lines_.flush(); }
-    // Writes incomplete groups too; returns how many there were.
+    // Writes incomplete groups, too; returns their number.
     std::uint64_t finish() { return groups_.finish(lines_.text()); }
     [[nodiscard]] const std::optional<Error>& problem() const { return lines_.problem(); }
     [[nodiscard]] LineOutput& lines() { return lines_; }  // for lines of another kind
@@ -52,7 +53,7 @@ class RecordOutput {
   private:
     LineOutput lines_;
     AtroposGroups groups_;
-    std::uint64_t problems_ = 0;  // records with text that should be JSON and is not
+    std::uint64_t problems_ = 0;  // records with text that is not the JSON it should be
 };
 
 }  // namespace rollring::cli

@@ -1,5 +1,5 @@
 #pragma once
-// Colours for people: on a terminal, and nowhere else unless they are asked for.
+// Colours for people: on a terminal, and elsewhere only on request.
 
 #include <string>
 #include <string_view>
@@ -11,11 +11,11 @@ void set_colour_mode(ColourMode mode);
 
 enum class Style { error, warning, heading };
 
-// Whether text for this descriptor has colours: by --color, or where it is a terminal, NO_COLOR is
+// Whether text for this descriptor has colours: by --color, or if it is a terminal, NO_COLOR is
 // unset or empty and TERM is neither unset nor "dumb".
 [[nodiscard]] bool coloured(int descriptor);
 
-// The text in that style; as it is where `descriptor` has no colours.
+// The text in that style; unchanged if `descriptor` has no colours.
 [[nodiscard]] std::string painted(Style style, std::string_view text, int descriptor);
 
 // A help text: headings are lines such as "Options:", and the word "Usage:".

@@ -15,7 +15,7 @@ void on_signal(int number) {
     caught_signal.store(number);
 }
 
-// The terminal is gone; under nohup that shall not matter, and SIGHUP is left ignored.
+// The terminal is gone; under nohup that must not matter, and SIGHUP stays ignored.
 void handle_all(void (*handler)(int), int flags) {
     struct sigaction action{};
     action.sa_handler = handler;

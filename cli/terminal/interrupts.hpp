@@ -1,5 +1,5 @@
 #pragma once
-// The interrupts of a program: what works asks now and then whether it shall stop.
+// The interrupts of a program: running work checks from time to time whether it should stop.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@ namespace rollring::cli {
 
 // From the first SIGINT, SIGTERM or SIGHUP on interrupted() is true; a second one kills.
 void catch_interrupts();
-// The default again: the first signal kills. Signals that came before stay known.
+// The default again: the first signal kills. Earlier signals stay noted.
 void release_interrupts();
 bool interrupted();
 int interrupt_exit();  // 130, 143 or 129

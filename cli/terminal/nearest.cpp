@@ -8,7 +8,7 @@
 namespace rollring::cli {
 namespace {
 
-// Optimal string alignment: Levenshtein's distance, in which a swap of two neighbours counts once.
+// Optimal string alignment: Levenshtein's distance, with a swap of two neighbours counted once.
 std::size_t distance(std::string_view one, std::string_view other) {
     std::vector<std::size_t> before(other.size() + 1);
     std::vector<std::size_t> above(other.size() + 1);

@@ -1,5 +1,5 @@
 #pragma once
-// "Did you mean": the word that a mistyped one stands for.
+// "Did you mean": the word that was probably mistyped.
 
 #include <cstddef>
 #include <string>
@@ -9,7 +9,7 @@
 namespace rollring::cli {
 
 // The word with the fewest inserted, deleted, replaced or swapped letters between it and `word`;
-// empty where even that one differs too much, by default in up to two letters.
+// empty if even that one differs too much, by default in more than two letters.
 std::string nearest(std::string_view word, const std::vector<std::string>& words,
                     std::size_t most = 2);
 

@@ -57,7 +57,7 @@ std::string with_option_names(std::string_view message) {
     } else if (rest.empty() || find(word_at(rest)) == nullptr) {
         return std::string(message);
     }
-    // "lanes", "extra", "batch" are words of English, too: those count where a message begins.
+    // "lanes", "extra", "batch" are English words, too: they count only at the start of a message.
     std::string text;
     while (!rest.empty()) {
         const std::string_view word = word_at(rest);

@@ -36,7 +36,7 @@ struct App::Parts {
 
 namespace {
 
-// What an option keeps: of an optional what is in it.
+// The value in an option; for an optional its content.
 template <class T>
 struct Kept {
     using Type = T;
@@ -55,8 +55,8 @@ std::string grouped(std::uint64_t number) {
     return cli::count_text(number);
 }
 
-// CLI11 asks strtoull: there -1 and what is too large are the largest number, and 010 is eight.
-// Here a number is decimal, and it is what is written; it goes on without zeros before it.
+// CLI11 uses strtoull, for which -1 and too large numbers are the largest number, and 010 is eight.
+// Here a number is decimal and taken literally; it goes on without leading zeros.
 template <class T>
 ::CLI::Validator whole_number() {
     const auto read = [](std::string& text) -> std::string {
@@ -82,7 +82,7 @@ void check_number([[maybe_unused]] ::CLI::Option* option) {
     }
 }
 
-// CLI11's own name the largest double there is, digit by digit.
+// CLI11's own check prints the largest double digit by digit.
 template <class Good>
 ::CLI::Validator real_number(const char* description, const char* wanted, const Good& good) {
     const auto read = [=](const std::string& text) -> std::string {
@@ -120,7 +120,7 @@ std::string unknown_command(const ::CLI::App& app, const std::string& word) {
     return fmt::format("unknown command '{}'{}", word, did_you_mean(word, names, listed + ")"));
 }
 
-// The words that have no meaning: of a subcommand if the line names one.
+// The words without a meaning; of a subcommand if the line names one.
 std::string not_expected(const ::CLI::App& app) {
     const auto words = app.remaining(true);
     if (words.empty()) return {};
@@ -135,7 +135,7 @@ std::string not_expected(const ::CLI::App& app) {
                        fmt::join(words, "', '"));
 }
 
-// "--flag: 'x' is not valid", as options of other kinds say it.
+// "--flag: 'x' is not valid", as options of other kinds report it.
 std::string not_converted(const std::string& text) {
     constexpr std::string_view start = "Could not convert: ";
     const auto equals = text.find(" = ");
@@ -144,13 +144,13 @@ std::string not_converted(const std::string& text) {
                        text.substr(equals + 3));
 }
 
-// What CLI11 says of a wrong line, or better.
+// CLI11's text for a wrong line, or a better one.
 std::string told(const ::CLI::App& app, const ::CLI::ParseError& error) {
     const int code = error.get_exit_code();
     std::string text;
     if (code == static_cast<int>(::CLI::ExitCodes::RequiredError) ||
         code == static_cast<int>(::CLI::ExitCodes::ExtrasError)) {
-        text = not_expected(app);  // which may well be why something is missing
+        text = not_expected(app);  // may be the cause of a missing option
     }
     return text.empty() ? not_converted(error.what()) : text;
 }

@@ -1,7 +1,7 @@
 #pragma once
-// Command lines: what commands ask of CLI11, without its header, which takes longer to compile than
-// any of them. Only options.cpp sees it. Names and behaviour are CLI11's, but that numbers are
-// decimal and fit what they are for, and that the wrong word of a line is named.
+// Command lines: an interface to CLI11 without its header, which takes longer to compile than any
+// command. Only options.cpp includes it. Names and behaviour are CLI11's, except that numbers are
+// decimal and fit their type, and that errors name the wrong word of a line.
 
 #include <cstdint>
 #include <functional>
@@ -15,13 +15,13 @@
 
 namespace rollring::command_line {
 
-// The command line is not followed: it asks for help or the version (exit code 0), or is wrong.
+// The command line is not executed: it asks for help or the version (exit code 0), or is wrong.
 class ParseError : public std::runtime_error {
   public:
     ParseError(int code, const std::string& what, std::string text)
         : std::runtime_error(what), code_(code), text_(std::move(text)) {}
     [[nodiscard]] int get_exit_code() const { return code_; }
-    // For people, whole lines: the help, or what is wrong and where to read more.
+    // For people, whole lines: the help, or the fault and a pointer to the help.
     [[nodiscard]] const std::string& text() const { return text_; }
 
   private:
@@ -29,14 +29,14 @@ class ParseError : public std::runtime_error {
     std::string text_;
 };
 
-// To be thrown by the function of an option that does not understand its text.
+// Thrown by the function of an option that does not understand its text.
 struct ValidationError : std::runtime_error {
     ValidationError(std::string option, const std::string& why)
         : std::runtime_error(why), name(std::move(option)) {}
     std::string name;
 };
 
-// What a value has to be.
+// The condition that a value has to meet.
 class Check {
   public:
     struct Parts;
@@ -89,12 +89,13 @@ class App {
     App* add_subcommand(const std::string& name, const std::string& description);
     void footer(const std::string& text);
     void require_subcommand(int count);
-    // The first word that is no option, and all behind it, are somebody else's: see rest().
+    // The first word that is not an option, and all after it, belong to another program: see
+    // rest().
     void end_at_word();
     [[nodiscard]] std::vector<std::string> rest() const;
     void set_version_flag(const std::string& names, const std::string& version);
 
-    // `value` keeps what it holds if the option is absent. For the types that options.cpp lists.
+    // `value` is unchanged if the option is absent. For the types that options.cpp lists.
     template <class T>
     Option* add_option(const std::string& names, T& value, const std::string& help = "");
     Option* add_flag(const std::string& names, bool& value, const std::string& help = "");
@@ -110,7 +111,7 @@ class App {
     // Throws ParseError.
     void parse(int argc, const char* const* argv);
     [[nodiscard]] bool parsed() const;
-    // Whether this option stood on the command line.
+    // Whether the command line has this option.
     [[nodiscard]] bool given(const std::string& option) const;
     [[nodiscard]] std::string get_name() const;
 

@@ -21,7 +21,7 @@ void print_to(int descriptor, std::string_view text) {
     if (const int error = write_all(descriptor, text); error != 0) remember_failed_write(error);
 }
 
-// A line on stderr, over the progress bar if one is drawn. A lost line is no failure.
+// Prints a line on stderr, over the progress bar if one is drawn. A lost line is not a failure.
 void line_on_stderr(std::string_view text) {
     const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
     static_cast<void>(write_all(STDERR_FILENO, fmt::format("{}rollring: {}\n", start, text)));
@@ -58,7 +58,7 @@ bool wait_for_input(int descriptor, int error) {
 }
 
 void guard_standard_streams() {
-    // Opened for the other direction: a use fails with EBADF, as it would have.
+    // Opened for the other direction: its use fails with EBADF, as before.
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (::fcntl(fd, F_GETFD) >= 0) continue;
         static_cast<void>(::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));

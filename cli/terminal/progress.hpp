@@ -1,5 +1,5 @@
 #pragma once
-// One line on a terminal's stderr: a bar, the rate, the time left. Nothing anywhere else.
+// One line on a terminal's stderr: a bar, the rate, the time left. Nothing elsewhere.
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@ struct Amount {
 
 class Progress {
   public:
-    // Draws if stderr is a terminal, and, with `json`, stdout too.
+    // Draws if stderr is a terminal and, with `json`, stdout too.
     Progress(std::string title, bool json);
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;

@@ -33,7 +33,7 @@ bool same(std::string_view a, std::string_view b) {
 template <std::size_t count>
 std::optional<double> parse_with(const std::array<Unit, count>& units, std::string_view text) {
     if (text.empty() || !((text[0] >= '0' && text[0] <= '9') || text[0] == '.')) {
-        return std::nullopt;  // no sign, no inf
+        return std::nullopt;  // neither sign nor inf
     }
     double value = 0;
     const char* last = text.data() + text.size();

@@ -1,5 +1,5 @@
 #pragma once
-// Quantities as people write and read them: 64MiB, 10s, 0/4, 12,345.
+// Quantities in the form for people: 64MiB, 10s, 0/4, 12,345.
 
 #include <cstdint>
 #include <optional>
@@ -33,7 +33,7 @@ std::string duration_text(double seconds);      // "0.42 s", "1:05", "2:01:05"
 std::string digest_text(std::uint64_t digest);  // "0x0123456789abcdef"
 std::optional<std::uint64_t> parse_digest(std::string_view text);
 
-// At most the longest time there is.
+// At most the longest representable time.
 std::int64_t nanoseconds(std::int64_t ms);
 
 }  // namespace rollring::cli

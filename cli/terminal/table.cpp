@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t gap = 2;
 
-// Bytes that begin a letter; good enough for what people call their prompts.
+// Bytes that begin a letter; good enough for the usual names of prompts.
 std::size_t letters(std::string_view text) {
     return static_cast<std::size_t>(std::ranges::count_if(
         text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
@@ -25,14 +25,14 @@ std::size_t sum_of(const std::vector<std::size_t>& widths) {
     return sum == 0 ? 0 : sum - gap;
 }
 
-// Where the letter begins of which there are so many before it.
+// The start of the letter with this number.
 std::size_t offset_of(std::string_view text, std::size_t letter) {
     std::size_t at = 0;
     while (at < text.size() && letters(text.substr(0, at + 1)) <= letter) at++;
     return at;
 }
 
-// The beginning and the end: names of one kind often differ in the end alone.
+// Keeps the beginning and the end, because names of one kind often differ only in the end.
 std::string cut(const std::string& cell, std::size_t width) {
     const std::size_t count = letters(cell);
     if (count <= width || width == 0) return cell;
@@ -91,8 +91,8 @@ std::vector<std::size_t> Table::whole_widths() const {
     return widths;
 }
 
-// 0: left out. First what can be cut is cut, as far as it must be; if that is not enough, the next
-// column goes, and what is left has its room.
+// 0: left out. First the columns that can be shortened are, as far as necessary; if that is not
+// enough, the next column is left out, and the rest gets its room.
 std::vector<std::size_t> Table::widths_for(std::size_t width) const {
     std::vector<std::size_t> whole = whole_widths();
     std::vector<std::size_t> order(columns_.size());

@@ -1,5 +1,5 @@
 #pragma once
-// Tables and sentences for a terminal: as wide as it is, or as wide as they like in a pipe.
+// Tables and sentences for a terminal: as wide as it is, or of any width in a pipe.
 
 #include <cstddef>
 #include <limits>
@@ -11,10 +11,10 @@ namespace rollring::cli {
 
 inline constexpr std::size_t any_width = std::numeric_limits<std::size_t>::max();
 
-// Columns of the terminal that a descriptor is; any_width if it is none.
+// The columns of a descriptor's terminal; any_width if it is not one.
 std::size_t width_of(int descriptor);
 
-// Broken between words where a line is too long.
+// Breaks long lines between words.
 std::string wrapped(std::string_view text, std::size_t width);
 
 class Table {
@@ -23,12 +23,12 @@ class Table {
     struct Column {
         std::string title;
         Align align = Align::right;
-        // Where the terminal is too narrow, text columns are cut to so many letters, in the middle;
-        // 0: never.
+        // If the terminal is too narrow, text columns are shortened to this many letters, in the
+        // middle; 0: never.
         std::size_t least = 0;
-        // And where that is not enough, columns are left out: those with the highest rank first.
+        // If that is not enough, columns are left out: those with the highest rank first.
         int rank = 0;
-        std::size_t most = any_width;  // letters shown even where there is room
+        std::size_t most = any_width;  // letters shown even if there is more room
     };
 
     explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
