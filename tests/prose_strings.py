@@ -31,7 +31,7 @@ PLACES = {
     "": ("dev",),
 }
 COMMENTED = ("include", "lib", "producer", "consumer", "stash", "extras", "integrations",
-             "python/src")
+             "python/src", "cli")
 # What a macro or an attribute takes is for developers.
 FOR_DEVELOPERS = re.compile(
     r"(?:FAULT_POINT|static_assert|ROLLRING_ASSERT|\[\[nodiscard)\s*\([^;]*$")
