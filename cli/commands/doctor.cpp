@@ -132,8 +132,7 @@ std::string others_text(bool fix, const std::vector<std::string>& leftovers, std
     std::string text;
     const char* removed = fix ? "; removed" : "";
     for (const std::string& name : leftovers) {
-        text +=
-            fmt::format("/dev/shm{}: leftover: it belongs to a removed ring{}\n", name, removed);
+        text += fmt::format("/dev/shm{}: leftover: its ring is gone{}\n", name, removed);
     }
     if (dead > 0) {
         text += fmt::format("weight channels: {} socket{} of dead publishers{}\n", dead,
