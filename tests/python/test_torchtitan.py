@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rollring as rr
 from rollring.integrations import torchtitan
 from rollring.integrations.torchtitan import Settings, _handler, _rollouts
-from torchtitan_world import World, config, expected, group_of, push, stand_in, taken
+from torchtitan_world import PATIENCE, World, config, expected, group_of, push, stand_in, taken
 
 
 class Trial:
@@ -136,6 +137,45 @@ def test_a_worker_without_masks_trains_on_what_is_behind_the_prompt(
     rows = made.rows(1, config(2))
     assert sorted(sum(row[2]) for row in rows) == [6, 9]
     assert [sum(row[3]) for row in rows] == [65.0, 65.0]
+
+
+def scored(trial: Any, producer: rr.Producer, group: list[dict[str, Any]]) -> list[float]:
+    """The advantage of each member, as it was pushed."""
+    for member, given in enumerate(group):
+        producer.push(
+            "p", token_ids=[member] * 9, n_prompt=4, group_size=len(group), repetition_id=member,
+            **given,
+        )  # fmt: skip
+    rows = trial.rows(1, config(len(group)))
+    return [row[4] for row in sorted(rows, key=lambda row: row[0][0])]
+
+
+@pytest.mark.parametrize("reward", [None, float("nan")])
+def test_a_member_without_a_reward_has_no_part_in_the_advantages(
+    trial: Any, producer: rr.Producer, reward: Any
+) -> None:
+    made = trial(2, stash={"bad_reward": "absent"})
+    found = scored(made, producer, [{"reward": each} for each in (1.0, reward, 3.0, 2.0)])
+    deviation = np.std([1.0, 3.0, 2.0])
+    assert found == pytest.approx([-1 / deviation, 0.0, 1 / deviation, 0.0])
+
+
+def test_a_group_with_one_reward_teaches_nothing(trial: Any, producer: rr.Producer) -> None:
+    assert scored(trial(2), producer, [{"reward": 5.0}, {}]) == [0.0, 0.0]
+
+
+def test_a_member_that_is_too_old_counts_for_the_others_alone(
+    trial: Any, ring: str, producer: rr.Producer
+) -> None:
+    with rr.WeightPublisher(ring, {"w": np.zeros(4, np.float32)}) as publisher:
+        publisher.publish(2, PATIENCE)
+        made = trial(2, stash={"max_lag": 1, "stale": "withhold"})
+        lags = [{"reward": n, "policy_version": 2 - lag} for n, lag in enumerate((0, 2, 1, 0))]
+        found = scored(made, producer, lags)
+    rewards = np.arange(4.0)
+    expected = (rewards - rewards.mean()) / rewards.std()
+    expected[1] = 0.0
+    assert found == pytest.approx(expected.tolist())
 
 
 def test_groups_of_several_sizes_add_up(trial: Any, producer: rr.Producer) -> None:

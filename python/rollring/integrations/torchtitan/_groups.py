@@ -97,7 +97,8 @@ class Groups:
         oldest = self.stash.policy_version - self._max_lag
         for batch in list(self._waiting):
             versions = batch.policy_versions
-            if ((versions >= 0) & (versions < oldest)).any():
+            trained = [not sequence.withheld for sequence in batch.sequences]
+            if (trained & (versions >= 0) & (versions < oldest)).any():
                 self._waiting.remove(batch)
                 batch.discard("stale")
 

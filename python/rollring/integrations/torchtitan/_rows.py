@@ -52,18 +52,30 @@ def plan(tokens: Sequence[int], cp_degree: int, buckets: int) -> Plan:
 
 
 def advantages(group: Batch, scale_by_length: bool) -> Array:
-    """f64[sequences] of a batch of one group."""
+    """f64[sequences] of a batch of one group. A sequence without a reward has no part in those of
+    the others, as everywhere in rollring: a single NaN would end up in all weights.
+    """
     scores = group.rewards.copy()
     if scale_by_length:
         scores *= masks(group, range(len(scores))).sum(axis=1).astype(np.float64)
+    rewarded = np.isfinite(scores)
     if len(scores) > 1:
-        scores = scores - scores.mean()
-        scores = scores / max(scores.std(), LEAST_DEVIATION)
+        scores = _normal(scores, scores[rewarded])
+    scores[~rewarded] = 0.0
     for index, sequence in enumerate(group.sequences):
         overrides = sequence.overrides
-        if isinstance(overrides, dict) and overrides.get("set_advantage_to_zero", False):
+        zeroed = isinstance(overrides, dict) and overrides.get("set_advantage_to_zero", False)
+        if zeroed or sequence.withheld:
             scores[index] = 0.0
     return scores
+
+
+def _normal(scores: Array, known: Array) -> Array:
+    if len(known) < 2:
+        return np.zeros(len(scores))
+    deviation = (known - known.mean()).std()
+    made: Array = (scores - known.mean()) / max(deviation, LEAST_DEVIATION)
+    return made
 
 
 def masks(view: Batch | Share, rows: Sequence[int], length: int = 0) -> Array:
