@@ -13,7 +13,7 @@ import pytest
 import rollring as rr
 from rollring.integrations import torchtitan
 from rollring.integrations.torchtitan import Settings, _handler, _rollouts
-from torchtitan_world import PATIENCE, World, config, expected, group_of, push, stand_in, taken
+from torchtitan_world import MASKED, PATIENCE, World, config, expected, group_of, push, stand_in, taken
 
 
 class Trial:
@@ -205,6 +205,23 @@ def test_a_group_that_the_trainer_cannot_take_is_dropped(
     (fits,) = send(producer, 1, first=2, longest=64)
     assert made.rows(1, config(4, seq_len=64)) == expected([fits], 1, 2)[0]
     assert "training.seq_len is 64" in caplog.text and "a step has 4" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "cp", "too_long", "fits"), [(200, 1, 201, 193), (512, 3, 386, 385)]
+)
+def test_rows_are_rounded_up_before_they_are_too_long(
+    trial: Any, producer: rr.Producer, seq_len: int, cp: int, too_long: int, fits: int
+) -> None:
+    """Its trainer divides by the rows that fit into `training.seq_len`: none would."""
+    made = trial(2)
+    for number, longest in enumerate((too_long, fits)):
+        group = group_of(number, longest=60)
+        group["tokens"][0] = list(range(1, longest + 1))
+        group["masks"][0] = [MASKED] * 5 + group["tokens"][0][5:]
+        group["inference_logprobs"][0] = [-1.0] * longest
+        push(producer, group, number)
+    assert made.rows(1, config(4, seq_len=seq_len), cp=cp) == expected([group], cp, 2)[0]
 
 
 def test_ranks_wait_together_and_engines_of_nccl_with_them(

@@ -9,6 +9,7 @@ from typing import Any
 from ... import Batch, Stash
 from ...adapters import TimeLeft
 from ...errors import InvalidArgumentError, TimedOutError
+from ._rows import rounded
 
 _log = logging.getLogger("rollring")
 
@@ -46,12 +47,16 @@ class Groups:
     Args:
         ring: Its name.
         sequences: Of a step.
-        longest: Tokens that a sequence may have.
+        longest: Tokens that a row may have.
+        cp_degree: Ranks that a row is divided among.
         options: Of the `Stash`, beside the usual ones.
     """
 
-    def __init__(self, ring: str, sequences: int, longest: int, options: Mapping[str, Any]) -> None:
-        self.ring, self._sequences, self._longest = ring, sequences, longest
+    def __init__(
+        self, ring: str, sequences: int, longest: int, cp_degree: int, options: Mapping[str, Any]
+    ) -> None:
+        self.ring, self._sequences = ring, sequences
+        self._longest, self._cp_degree = longest, cp_degree
         window = LOOKED_AT / max(1, sequences // GROUP_SIZE)
         policies = {**_POLICIES, "window_fraction": window, **options}
         self._max_lag: int = policies.get("max_lag", -1)
@@ -106,10 +111,14 @@ class Groups:
         """False: the trainer could never train on it, and it is dropped."""
         first = batch.sequences[0]
         longest = max(sequence.n_tokens for sequence in batch.sequences)
+        row = rounded(longest, self._cp_degree)
         count = len(batch.sequences)
         why = ""
-        if longest > self._longest + 1:
-            why = f"a sequence of {longest} tokens, and training.seq_len is {self._longest}"
+        if row > self._longest:
+            why = (
+                f"a sequence of {longest} tokens, which needs a row of {row}, and training.seq_len "
+                f"is {self._longest}"
+            )
         elif longest < 2:
             why = "no sequence with two tokens"
         elif count > self._sequences:

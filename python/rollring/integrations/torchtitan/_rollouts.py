@@ -84,7 +84,7 @@ class Source:
 
     def __init__(self, ring: str, shape: Shape, settings: Settings) -> None:
         self.ring, self._shape = ring, shape
-        self.groups = Groups(ring, shape.sequences, shape.longest, settings.stash)
+        self.groups = Groups(ring, shape.sequences, shape.longest, shape.cp_degree, settings.stash)
         self._trained: deque[list[Batch]] = deque()
         self._told = time.monotonic()
 
