@@ -13,7 +13,17 @@ import pytest
 import rollring as rr
 from rollring.integrations import torchtitan
 from rollring.integrations.torchtitan import Settings, _handler, _rollouts
-from torchtitan_world import MASKED, PATIENCE, World, config, expected, group_of, push, stand_in, taken
+from torchtitan_world import (
+    MASKED,
+    PATIENCE,
+    World,
+    config,
+    expected,
+    group_of,
+    push,
+    stand_in,
+    taken,
+)
 
 
 class Trial:
@@ -336,6 +346,7 @@ class Trainer:
 
     def __init__(self, handler: Any, manager: Any) -> None:
         self.data_handler, self.checkpointer = handler, manager
+        self.job_config = config(4)
         self.step, self.ntokens_seen = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -372,8 +383,21 @@ def test_receipts_are_in_the_state_of_its_trainer(trial: Any, producer: rr.Produ
     assert trainer.step == 4 and rollouts.state() == "[]"
 
 
+@pytest.mark.parametrize("given", [{"enable": False}, {"load_only": True}])
+def test_groups_that_wait_for_a_checkpoint_need_one(trial: Any, given: dict[str, bool]) -> None:
+    made = trial(2, acknowledge="checkpoint")
+    trainer_type: Any = type("Trainer", (Trainer,), {})
+    _handler.take_trainer(trainer_type, made.settings)
+    trainer = trainer_type(made.handlers[0], None)
+    vars(trainer.job_config.checkpoint).update(given)
+    for error in made.world.run(lambda _: trainer.train()):
+        assert isinstance(error, rr.errors.InvalidArgumentError)
+        assert "--checkpoint.enable" in str(error)
+    assert trainer.step == 0
+
+
 def test_a_checkpoint_that_was_written_without_rollring_loads(
-    trial: Any, monkeypatch: pytest.MonkeyPatch
+    trial: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = {
         "with": ["train_state.step", "train_state.rollring"],
@@ -391,7 +415,8 @@ def test_a_checkpoint_that_was_written_without_rollring_loads(
         save_future = None
 
         def dcp_load(self, state: Any, reference: Any, checkpoint_id: str) -> list[str]:
-            return [f"train_state.{key}" for key in state["train_state"].state_dict()]
+            states = [state["train_state"]] if "train_state" in state else []
+            return [f"train_state.{key}" for one in states for key in one.state_dict()]
 
     checkpoint: Any = ModuleType("torch.distributed.checkpoint")
     checkpoint.FileSystemReader = FileSystemReader
@@ -403,11 +428,18 @@ def test_a_checkpoint_that_was_written_without_rollring_loads(
     _handler.take_checkpoints(manager_type)
     manager = manager_type()
     trainer = trainer_type(made.handlers[0], manager)
-    for place, keys in {"with": 3, "without": 2, "huggingface": 2}.items():
-        asked = made.world.run(
-            lambda _, place=place: manager.dcp_load({"train_state": trainer}, None, place)
+    for place, keys, states, said in [
+        ("with", 3, {"train_state": trainer}, ""),
+        ("without", 2, {"train_state": trainer}, "rollring did not write it"),
+        ("with", 0, {}, "train_state is not loaded from it"),  # exclude_from_loading
+        ("huggingface", 0, {}, ""),
+    ]:
+        caplog.clear()
+        (asked,) = made.world.run(
+            lambda _, place=place, states=states: manager.dcp_load(states, None, place)
         )
-        assert len(asked[0]) == keys and set(written.get(place, ())) <= set(asked[0])
+        assert len(asked) == keys and (not keys or set(written[place]) <= set(asked))
+        assert said in caplog.text and bool(said) == bool(caplog.text)
     assert _handler.STATE in made.world.run(lambda _: trainer.state_dict())[0]
 
 

@@ -120,7 +120,7 @@ def config(
         training=SimpleNamespace(
             global_batch_size=batch, local_batch_size=local, seq_len=seq_len, steps=100
         ),
-        checkpoint=SimpleNamespace(folder="checkpoint", interval=1),
+        checkpoint=SimpleNamespace(enable=True, load_only=False, folder="checkpoint", interval=1),
         grpo=SimpleNamespace(scale_adv_by_len=scale, num_microbatches=parts),
     )
 

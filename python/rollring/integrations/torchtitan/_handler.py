@@ -9,12 +9,14 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ...errors import InvalidArgumentError
 from ._rollouts import Rollouts, Shape
-from ._settings import Settings
+from ._settings import SETTING, Settings
 
 _log = logging.getLogger("rollring")
 
 DATA_HANDLING = "torchtitan.grpo.data_handling"
+TRAIN_STATE = "train_state"
 STATE = "rollring"  # the key in a checkpoint's train_state
 _rollouts: weakref.WeakKeyDictionary[Any, Rollouts] = weakref.WeakKeyDictionary()  # by handler
 
@@ -120,6 +122,13 @@ def take_trainer(trainer_type: Any, settings: Settings) -> None:
             rollouts_of(self.data_handler, settings).resume(kept)
 
     def train_to_the_end(self: Any) -> None:
+        checkpoint = self.job_config.checkpoint
+        if settings.acknowledge == "checkpoint" and (not checkpoint.enable or checkpoint.load_only):
+            raise InvalidArgumentError(
+                f'{SETTING} says {{"acknowledge": "checkpoint"}}, and this run writes none: say '
+                '--checkpoint.enable without --checkpoint.load_only, or {"acknowledge": "step"}',
+                "invalid_argument",
+            )
         train(self)
         rollouts_of(self.data_handler, settings).finish()
 
@@ -152,7 +161,18 @@ def take_checkpoints(manager_type: Any) -> None:
 
     def load(self: Any, *given: Any, **named: Any) -> Any:
         place = named.get("checkpoint_id", given[2] if len(given) > 2 else "")
-        if not _has_state(place):
+        there, asked = (
+            _has_state(place),
+            TRAIN_STATE in (given[0] if given else named["state_dict"]),
+        )
+        if there != asked:
+            _log.warning(
+                "no groups are settled by the checkpoint %s: %s; those that its weights were "
+                "trained on and the ring still has are trained on again",
+                place,
+                "train_state is not loaded from it" if there else "rollring did not write it",
+            )
+        if not there:
             _loads_without_us.append(place)
         try:
             return dcp_load(self, *given, **named)
