@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
@@ -336,6 +337,27 @@ def test_a_rank_without_the_ring_is_named_on_every_rank(
     here, there = made.step(1, config(4))
     assert isinstance(here, rr.RollringError) and "rank 1 on " in str(here)
     assert isinstance(there, rr.errors.RingNotFoundError) and "docs/torchtitan.md" in str(there)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), OSError("no file")])
+def test_a_rank_that_cannot_read_a_later_step_is_named_on_every_rank(
+    trial: Any, producer: rr.Producer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The others would wait for it in the collectives of their model."""
+    made = trial(2)
+    send(producer, 2)
+    assert len(made.rows(1, config(4))) == 4
+    opened = _rollouts.Reader.open
+
+    def fail(reader: Any, ticket: bytes) -> Any:
+        if made.world.get_rank() == 1:
+            raise error
+        return opened(reader, ticket)
+
+    monkeypatch.setattr(_rollouts.Reader, "open", fail)
+    here, there = made.step(2, config(4))
+    assert there is error
+    assert isinstance(here, rr.RollringError) and f"rank 1 on {socket.gethostname()}" in str(here)
 
 
 # --- what its trainer says of the run

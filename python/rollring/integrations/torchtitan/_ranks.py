@@ -53,8 +53,23 @@ def failing_together(source: int) -> Iterator[None]:
         raise agreed.error()
 
 
-def agree(error: BaseException | None) -> None:
-    """Every rank calls it, with what has failed there.
+@contextmanager
+def failing_with_any() -> Iterator[None]:
+    """Around a block that every rank runs: what fails on one of them, all raise.
+
+    Raises:
+        RollringError: On the others; the text names the ranks and their hosts.
+    """
+    failed: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failed = error
+    _agree(failed)
+
+
+def _agree(error: BaseException | None) -> None:
+    """Every rank calls it, with the error of its own block.
 
     Raises:
         BaseException: The rank's own.

@@ -15,7 +15,7 @@ from ... import Batch, RollringError
 from ...batches import Reader
 from ...errors import InvalidArgumentError, TimedOutError
 from ._groups import Groups
-from ._ranks import Failure, agree, distributed, told
+from ._ranks import Failure, distributed, failing_with_any, told
 from ._settings import SETTING, Settings
 from ._steps import Batches, Step, step_of
 
@@ -204,16 +204,15 @@ class Rollouts:
     def _open(self, ring: str) -> None:
         if self._reader is not None:
             return
-        failed: RollringError | None = None
-        try:
-            self._reader = Reader(ring, name="torchtitan", timeout=0)
-        except RollringError as error:
-            failed = type(error)(
-                f"{error}: each rank reads the ring {ring!r} where it lies, on the machine of "
-                f"rank {self._source_rank}; for ranks of other machines see docs/torchtitan.md",
-                error.code,
-            )
-        agree(failed)
+        with failing_with_any():
+            try:
+                self._reader = Reader(ring, name="torchtitan", timeout=0)
+            except RollringError as error:
+                raise type(error)(
+                    f"{error}: each rank reads the ring {ring!r} where it lies, on the machine of "
+                    f"rank {self._source_rank}; for ranks of other machines see docs/torchtitan.md",
+                    error.code,
+                ) from error
 
     def batches(self, step: Step, rows: int, count: int) -> Batches:
         """What the trainer slices, ``count`` batches of so many rows."""

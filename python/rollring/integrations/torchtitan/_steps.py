@@ -8,6 +8,7 @@ import numpy as np
 
 from ... import Batch
 from ...batches import Reader
+from ._ranks import failing_with_any
 from ._rows import Array, Plan, Rows, advantages, plan
 
 
@@ -64,9 +65,12 @@ class Batches:
         return self._count
 
     def __getitem__(self, at: int | slice) -> Any:
-        if isinstance(at, slice):
-            return self._made(list(range(self._count)[at]))
-        return self._made([range(self._count)[at]])[0]
+        """Each rank takes one slice of a step, and none goes on to train if one cannot read its."""
+        if not isinstance(at, slice):
+            return self._made([range(self._count)[at]])[0]
+        with failing_with_any():
+            made = self._made(list(range(self._count)[at]))
+        return made
 
     def _made(self, batches: list[int]) -> list[tuple[Array, ...]]:
         step, size = self._step, self._rows
