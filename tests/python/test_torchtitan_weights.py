@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import rollring as rr
+from rollring.integrations import torchtitan
 from rollring.integrations.torchtitan import Settings, _weights
 from torchtitan_world import World, stand_in
 
@@ -172,6 +173,28 @@ def test_every_step_goes_to_engines_under_the_names_of_hugging_face(
     made.trainers.clear()  # as at the end of the process
     engine.join(PATIENCE)
     assert not engine.is_alive()
+
+
+def test_a_folder_of_logs_that_is_not_there_is_named(
+    ring: str, monkeypatch: pytest.MonkeyPatch, logs: Path
+) -> None:
+    monkeypatch.setenv("LOGDIR", str(logs / "none"))
+    with pytest.raises(rr.errors.InvalidArgumentError, match="LOGDIR is '.*none'"):
+        Trial(monkeypatch, ring, weights="channel")
+
+
+@pytest.mark.parametrize("written", ["{}", '{"lm_head": "bfloat16"}'])
+def test_the_file_that_a_run_left_when_it_died_misleads_no_other(
+    ring: str, monkeypatch: pytest.MonkeyPatch, logs: Path, written: str
+) -> None:
+    """A run with its own groups of NCCL waits for the file, and takes dtypes from it."""
+    (logs / "sglang_dtypes.json").write_text(written)
+    stand_in(monkeypatch, World(1), [])
+    program: Any = ModuleType("torchtitan.grpo_train")
+    program.Trainer = type("Trainer", (Trainer,), {"grab_batch": None})
+    monkeypatch.setitem(sys.modules, "torchtitan.grpo_train", program)
+    torchtitan.install(Settings(ring=ring, rollouts="rest"))
+    assert (logs / "sglang_dtypes.json").exists() == (written != "{}")
 
 
 def test_a_version_that_an_engine_refuses_is_an_error_on_every_rank(

@@ -19,7 +19,7 @@ from typing import Any
 
 from ._handler import DATA_HANDLING, take_checkpoints, take_handler, take_trainer
 from ._settings import Settings
-from ._weights import take_weights
+from ._weights import remove_mark, take_weights
 
 __all__ = ["Settings", "install"]
 
@@ -55,7 +55,9 @@ def install(settings: Settings | None = None) -> None:
     if settings.rollouts == "ring":
         take_trainer(program.Trainer, settings)
         take_checkpoints(sys.modules["torchtitan.components.checkpoint"].CheckpointManager)
-    if settings.weights != "theirs":
+    if settings.weights == "theirs":
+        remove_mark()
+    else:
         take_weights(program, theirs, settings)
 
 

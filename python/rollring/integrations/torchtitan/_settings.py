@@ -18,6 +18,7 @@ _CHOICES = {
 }
 # Those of `rollring.integrations.vllm.trainer` that fit ranks which gather together for one sender.
 _VLLM = ("checksums", "deadline_s", "pause", "slot_bytes", "staging")
+_OF_TRAINER = ("advantages", "batch_groups", "batch_sequences", "batch_tokens")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class Settings:
         if unknown := sorted(set(self.vllm) - set(_VLLM)):
             raise InvalidArgumentError(
                 f"vllm has {', '.join(unknown)}: here its fields are {', '.join(_VLLM)}",
+                "invalid_argument",
+            )
+        if taken := sorted(set(self.stash) & set(_OF_TRAINER)):
+            raise InvalidArgumentError(
+                f"stash has {', '.join(taken)}: torchtitan's own configuration says that",
                 "invalid_argument",
             )
 

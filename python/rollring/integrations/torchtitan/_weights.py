@@ -15,14 +15,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from ... import WeightPublisher
-from ...errors import UnsupportedError
+from ...errors import InvalidArgumentError, UnsupportedError
 from ._ranks import distributed, failing_together
 from ._rollouts import ring_of
 from ._settings import Settings
 
 _log = logging.getLogger("rollring")
 
-DEADLINE_S = 300.0  # for engines, at each step of a version
+# For engines, at each step of a version. The other ranks wait through two of them (the last tensor,
+# the commit), and the fork ends a collective, and with it the reason, after ten minutes.
+DEADLINE_S = 200.0
+MARKER, MARK = "sglang_dtypes.json", "{}"
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -198,11 +201,36 @@ def take_weights(module: Any, handling: Any, settings: Settings) -> None:
 
 def _mark() -> Path | None:
     """The file of dtypes that its trainer waits for, which a patched vLLM would write."""
-    folder = os.environ.get("LOGDIR")
-    if not folder:  # its trainer says so
+    marker = _marker()
+    if marker is None:  # its trainer says so
         return None
-    marker = Path(folder) / "sglang_dtypes.json"
-    with contextlib.suppress(FileExistsError), marker.open("x", encoding="utf-8") as file:
-        file.write("{}")
-        return marker
-    return None
+    try:
+        with contextlib.suppress(FileExistsError), marker.open("x", encoding="utf-8") as file:
+            file.write(MARK)
+            return marker
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"LOGDIR is {str(marker.parent)!r}, into which its trainer writes files, too: {error}",
+            "invalid_argument",
+        ) from error
+    return marker if _is_ours(marker) else None
+
+
+def remove_mark() -> None:
+    """That of a run that died before its first version: engines of NCCL would not be waited for,
+    and no dtype be known.
+    """
+    marker = _marker()
+    if marker is not None and _is_ours(marker):
+        marker.unlink(missing_ok=True)
+
+
+def _marker() -> Path | None:
+    folder = os.environ.get("LOGDIR")
+    return Path(folder, MARKER) if folder else None
+
+
+def _is_ours(marker: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return marker.read_text(encoding="utf-8") == MARK
+    return False
