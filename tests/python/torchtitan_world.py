@@ -1,4 +1,4 @@
-"""Nous' torchtitan for test_torchtitan.py: ranks as threads, and stand-ins with its fields."""
+"""Nous' torchtitan for test_torchtitan*.py: ranks as threads, and stand-ins with its fields."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 import rollring as rr
+from rollring.integrations import torchtitan
 from rollring.integrations.atropos._fields import records
+from rollring.integrations.torchtitan import Settings, _handler
 
 PATIENCE = 60.0
 MASKED = -100
@@ -215,3 +218,55 @@ def taken(
     assert all(array.shape[0] == rows for batch in mine for array in batch)
     found = [row for batch in mine for row in zip(*(a.tolist() for a in batch), strict=True)]
     return found, longest, lengths
+
+
+class Trial:
+    """A torchtitan of some ranks over a ring."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, ring: str, ranks: int, **settings: Any) -> None:
+        self.world, self.waits = World(ranks), list[Any]()
+        self.theirs = stand_in(patch, self.world, self.waits)
+        self.settings = Settings(ring=ring, **settings)
+        torchtitan.install(self.settings)
+        self.handlers = [self.theirs.OnlineDataHandler() for _ in range(ranks)]
+
+    def rollouts(self, rank: int) -> Any:
+        return _handler.rollouts_of(self.handlers[rank], self.settings)
+
+    def step(self, step: int, settings: Any, *, cp: int = 1, group: Any = None) -> list[Any]:
+        """What each rank trains on: rows, tokens of a row, lengths of all rows; or its error."""
+        ranks = self.world.ranks
+
+        def one(rank: int) -> Any:
+            return taken(self.handlers[rank], rank, ranks, settings, step, group, cp)
+
+        return self.world.run(one)
+
+    def rows(self, step: int, settings: Any, **given: Any) -> list[Any]:
+        return [row for rows, _, _ in self.step(step, settings, **given) for row in rows]
+
+    def die(self) -> None:
+        """Nothing is acknowledged."""
+        for handler in self.handlers:
+            _handler.rollouts_of(handler, self.settings).close()
+
+
+@contextmanager
+def trials(patch: pytest.MonkeyPatch, ring: str) -> Iterator[Callable[..., Trial]]:
+    """Makes them; each is dead at the end."""
+    made: list[Trial] = []
+
+    def make(ranks: int = 2, **settings: Any) -> Trial:
+        made.append(Trial(patch, ring, ranks, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.die()
+
+
+def send(producer: rr.Producer, count: int, first: int = 0, **given: Any) -> list[Any]:
+    groups = [group_of(first + number, **given) for number in range(count)]
+    for number, group in enumerate(groups):
+        push(producer, group, first + number)
+    return groups
