@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import rollring as rr
-from rollring.integrations.torchtitan import _rollouts
+from rollring.integrations.torchtitan import _rollouts, _room
 from torchtitan_world import MASKED, PATIENCE, config, expected, group_of, push, send, trials
 
 
@@ -175,6 +177,38 @@ def test_rows_are_rounded_up_before_they_are_too_long(
         group["inference_logprobs"][0] = [-1.0] * longest
         push(producer, group, number)
     assert made.rows(1, config(4, seq_len=seq_len), cp=cp) == expected([group], cp, 2)[0]
+
+
+def test_a_step_that_does_not_fit_into_the_lanes_is_told_to_every_rank(
+    trial: Any, producer: rr.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its groups are leased one by one and stay where they are: without an error the producer
+    would wait for the trainer, and the trainer for the producer.
+    """
+    monkeypatch.setattr(_rollouts, "BEAT_S", 0.01)
+    monkeypatch.setattr(_room, "SILENT_S", 0.5)
+    made = trial(2)
+    ids = np.arange(70_000, dtype=np.int32)
+
+    def send() -> None:
+        with contextlib.suppress(rr.RollringError):  # until the ring is full
+            for number in range(64):
+                producer.push(
+                    f"p/{number // 4}", token_ids=ids, reward=number % 2, group_size=4,
+                    repetition_id=number % 4, timeout=PATIENCE,
+                )  # fmt: skip
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        errors = made.step(1, config(32, seq_len=70_016))
+    finally:
+        made.die()  # which makes room
+        producer.close()
+        sender.join(PATIENCE)
+    for error in errors:
+        assert isinstance(error, rr.RollringError) and "does not fit into ring" in str(error)
+        assert "12 of 32 sequences" in str(error) and "training.global_batch_size" in str(error)
 
 
 def test_ranks_wait_together_and_engines_of_nccl_with_them(

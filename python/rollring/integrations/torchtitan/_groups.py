@@ -138,10 +138,14 @@ class Groups:
                 _log.warning("of step %d nothing is acknowledged: %s", step, error)
         return found
 
+    @property
+    def waiting(self) -> int:
+        """Sequences that are here for the next steps."""
+        return sum(len(batch.sequences) for batch in self._waiting)
+
     def waits_for(self, error: TimedOutError) -> str:
         """Why there is no step yet, for people."""
-        held = sum(len(batch.sequences) for batch in self._waiting)
-        return f"{held} of {self._sequences} sequences are here; {error}"
+        return f"{self.waiting} of {self._sequences} sequences are here; {error}"
 
     def close(self) -> None:
         """Groups that were not trained on are delivered to the next trainer."""

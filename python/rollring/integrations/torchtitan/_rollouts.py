@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from ... import Batch, RollringError
 from ...batches import Reader
-from ...errors import InvalidArgumentError, TimedOutError
+from ...errors import InvalidArgumentError, NoProgressError, TimedOutError
 from ._groups import Groups
 from ._ranks import Failure, distributed, failing_with_any, told
+from ._room import why_none_comes
 from ._settings import SETTING, Settings
 from ._steps import Batches, Step, step_of
 
@@ -93,6 +94,10 @@ class Source:
         try:
             batches = self.groups.next(timeout)
         except TimedOutError as error:
+            kept = sum(len(batch.sequences) for step in self._trained for batch in step)
+            held = kept + self.groups.waiting
+            if why := why_none_comes(self.ring, held, kept + self._shape.sequences):
+                raise NoProgressError(why, "no_progress") from error
             if time.monotonic() - self._told >= SILENT_S:
                 self._told = time.monotonic()
                 _log.warning("%s", self._waits_for(error))
