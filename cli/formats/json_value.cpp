@@ -21,7 +21,7 @@ bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-// Reads a text from front to back, and throws at the first place that is not JSON. No recursion, so
+// Reads a text from front to back, and throws at the first byte that is not JSON. No recursion, so
 // that the depth of a text does not depend on our stack.
 class Checker {
   public:

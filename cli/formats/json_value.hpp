@@ -103,7 +103,7 @@ class JsonElements {
     std::string_view text_;
 };
 
-// Throws BadRecord with the place and the fault: also if the nesting is too deep, and for bytes
+// Throws BadRecord with the position and the fault: also if the nesting is too deep, and for bytes
 // that are not UTF-8. `depth` is the depth of the text itself in the output.
 JsonValue parse_json(std::string_view text, std::size_t depth = 0);
 

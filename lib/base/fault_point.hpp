@@ -1,5 +1,5 @@
 #pragma once
-// FAULT_POINT("commit.before"): a named place where a test may stop, kill or leave the process.
+// FAULT_POINT("commit.before"): a named point at which a test may stop, kill or leave the process.
 // Empty unless built with -Dfault_points=true; such a build is never installed.
 
 #ifdef ROLLRING_FAULT_POINTS

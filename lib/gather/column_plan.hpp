@@ -33,10 +33,10 @@ struct Placement {
     std::size_t placed = 0;  // entries that count; the rest follow the batch's order
 
     static Result<Placement> of(const Sequences& batch, const Layout& layout);
-    // Places all sequences, or leaves some to place(), in memory of the previous batch: so the
+    // Lays out all sequences, or leaves some to place(), in memory of the previous batch: so the
     // first ones of a large batch can be on their way before the others are placed.
     Result<void> begin(const Sequences& batch, const Layout& layout);
-    // Places the sequences before `end`.
+    // Lays out the sequences before `end`.
     void place(const Sequences& batch, std::size_t end);
     [[nodiscard]] std::uint32_t sequence_of(std::size_t i) const {
         return i < placed ? sequences[i].sequence : static_cast<std::uint32_t>(i);
