@@ -121,8 +121,8 @@ def main():
                         help="both commands of the README (the test as --quick), its Python, the "
                              "installation for C++ and the quickstart")
     parser.add_argument("--ccache", action="store_true",
-                        help="with the objects of this machine's ccache, for a run whose times "
-                             "nobody looks at")
+                        help="with the objects of this machine's ccache, for a run whose times do "
+                             "not matter")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
