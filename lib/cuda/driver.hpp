@@ -83,6 +83,7 @@ namespace rollring::cuda {
 
 // Members have the names of the functions, which is not our style; and a name in parentheses would
 // not be a member.
+// NOLINTBEGIN(readability-identifier-naming,bugprone-macro-parentheses)
 struct Driver {
 #define ROLLRING_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
     ROLLRING_CUDA_FUNCTIONS(ROLLRING_CUDA_MEMBER)
