@@ -3,9 +3,12 @@
 
 `./dev docs` builds the site from it, and `./dev fresh` runs that.
 """
+import ast
 import contextlib
+import inspect
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 sys.dont_write_bytecode = True
 
+import prose_strings  # noqa: E402
 import site_pages  # noqa: E402
 
 
@@ -65,8 +69,34 @@ def check_errors():
         assert "so far" not in shown.getvalue(), shown.getvalue()
 
 
+# An item of the sections "Args" and "Raises": the site aborts at one that has another form.
+ITEM = re.compile(r"    \**[\w.]+(?: or [\w.]+|, \**[\w.]+)*(?: \([^)]*\))?: ")
+
+
+def bad_items(text):
+    """The lines of a docstring that begin an item, and are none."""
+    found, inside = [], False
+    for line in inspect.cleandoc(text).split("\n"):
+        if line and not line.startswith(" "):
+            inside = line in ("Args:", "Raises:", "Attributes:")
+        elif inside and re.match(r"    \S", line) and not ITEM.match(line):
+            found.append(line)
+    return found
+
+
+def check_docstrings():
+    bad = "One.\n\nRaises:\n    As `push`. So it is: yes.\n    ValueError: No\n        number.\n"
+    assert bad_items(bad) == ["    As `push`. So it is: yes."], "bad_items is blind"
+    for path in sorted((ROOT / "python/rollring").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = prose_strings.docstring_of(node)
+            found = bad_items(text.value) if text else []
+            assert not found, f"{path}:{text.lineno}: no item of its section: {found}"
+
+
 def main():
     check_errors()
+    check_docstrings()
     pages = {str(path.relative_to(ROOT)) for glob in site_pages.GLOBS for path in ROOT.glob(glob)}
     named = [path for _, path in entries(site_pages.sidebar())]
     assert sorted(path for path in named if path in pages) == sorted(pages), named

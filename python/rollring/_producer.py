@@ -253,8 +253,8 @@ class Producer:
             How many were sent: all of them.
 
         Raises:
-            As `push`. Those before it were sent: ``error.sent`` says how many. The error of a
-            record of `read_rollouts` names its line.
+            RollringError: As `push`. The records before it were sent: ``error.sent`` is their
+                number. The error of a record of `read_rollouts` names its line.
         """
         core = self._attach()
         sent = 0
