@@ -13,7 +13,8 @@ namespace {
 constexpr const char* reason_names[] = {"records",     "batches", "closed", "idle",
                                         "interrupted", "removed", "failed"};
 
-// The missing members found at the idle timeout, and the producers that could still send them.
+// The text for the idle timeout: the records or producers that are missing, and the producers that
+// could still send.
 std::string missing(const ConsumeOptions& options, const Received& received) {
     const ConsumerStats& stats = received.stats;
     std::string text = fmt::format("nothing arrived for {}",

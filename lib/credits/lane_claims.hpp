@@ -30,13 +30,13 @@ class LaneClaims {
     // Called once the records read are counted as open.
     void tell() { tell(read_); }
 
-    // For an owner that tells it when records are released: the latest numbers came with this
-    // record.
+    // For an owner that reports numbers when records are released: the latest ones came with
+    // the record at `position`.
     void note(std::uint64_t position) {
         const Amount& last = noted_.empty() ? told_ : noted_.back().amount;
         if (last != read_) noted_.push_back({position, read_});
     }
-    // Tells the numbers of records below this position.
+    // Reports the numbers of records below this position.
     void tell_below(std::uint64_t position) {
         while (!noted_.empty() && noted_.front().position < position) {
             tell(noted_.front().amount);
@@ -44,7 +44,7 @@ class LaneClaims {
         }
     }
 
-    // For such an owner: a noted number is not told yet.
+    // For such an owner: a noted number is not reported yet.
     [[nodiscard]] bool await_release() const { return !noted_.empty(); }
 
     // The producer is gone: groups that it announced and never sent are not awaited.

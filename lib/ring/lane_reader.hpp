@@ -190,8 +190,8 @@ class LaneReader {
     }
 
     // Gives up all unread bytes below `to`, where a record begins or will begin. Requires that
-    // nothing is held: otherwise a successor, which may see more of it, could not tell released
-    // records.
+    // nothing is held: until then a successor may read more of the lane, and must find its bits
+    // unchanged.
     void pass_over(std::uint64_t to) {
         const Span span{read_, to - read_};
         shared_cursor_->store(to, Order::store_cursor);

@@ -346,7 +346,7 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
         now = Outcome::committed;
     }
     FAULT_POINT("weights.commit_seen");
-    // A reused line counts as aborted, too, which takes an expulsion.
+    // Aborted; or the publication's line was reused, which takes an expulsion.
     if (now == Outcome::aborted) return give_up(aborted());
     update_.open = false;
     holding_.adopt(update_.version);
