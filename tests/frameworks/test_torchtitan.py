@@ -53,29 +53,25 @@ def groups_of(count: int, size: int, longest: int) -> list[Any]:
     return groups
 
 
-@pytest.mark.parametrize(
-    ("world", "parts", "scale", "hub"), [(2, 1, True, True), (4, 2, False, False)]
-)
+@pytest.mark.parametrize(("world", "parts", "scale"), [(2, 1, True), (4, 2, False)])
 def test_each_rank_trains_on_what_its_rest_client_gives_it(
-    rings: Any, tmp_path: Path, world: int, parts: int, scale: bool, hub: bool
+    rings: Any, tmp_path: Path, world: int, parts: int, scale: bool
 ) -> None:
     """Its handler, unmodified, behind serve-atropos, with the ring, and behind Atropos' own hub."""
     size, longest, a_step = 4, 300, 4
     groups = groups_of(STEPS * a_step, size, longest)
     ways = {"hub": "", "rest": rings(), "ring": rings()}
-    if not hub:
-        del ways["hub"]
     shape = Shape(world, STEPS, size * a_step, 512, scale, parts)
     found = taken(FORK, tmp_path, shape, ways, groups)
     for one in found:
         assert one["ring"]["steps"] == one["rest"]["steps"]
         assert len(one["ring"]["steps"]) == STEPS
-    if hub:  # which hands out the latest batch first
-        by_way = [
-            sorted(row for one in found for step in one[way]["steps"] for row in step["rows"])
-            for way in ("hub", "ring")
-        ]
-        assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size
+    # The hub hands out the latest batch first.
+    by_way = [
+        sorted(row for one in found for step in one[way]["steps"] for row in step["rows"])
+        for way in ("hub", "ring")
+    ]
+    assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size
     seconds = {way: max(one[way]["seconds"][-1] for one in found) for way in ways}
     print(json.dumps({"ranks": world, "seconds of a step": seconds}))
 
