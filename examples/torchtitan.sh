@@ -31,10 +31,10 @@ with rr.Producer(ring, name="env-0") as producer:
             step += 1
             roll()
 PYTHON
-torchrun --nproc-per-node=2 "${here}/tiny_titan.py" \
+torchrun --nproc-per-node=2 "${here}/tiny_titan.py" --training.steps 12 --optimizer.lr 3e-3 \
     --job.config_file "$fork/torchtitan/models/llama3/train_configs/debug_model.toml" \
     --model.hf_assets_path "$fork/tests/assets/tokenizer" --metrics.enable_wandb \
     --experimental.custom_import rollring.integrations.torchtitan \
-    --training.global_batch_size 64 --training.local_batch_size 4 --training.seq_len 64 \
-    --activation_checkpoint.mode none --training.steps 12 --optimizer.lr 3e-3 >trainer.log 2>&1 &
+    --training.global_batch_size 64 --training.local_batch_size 32 --training.seq_len 64 \
+    --training.mixed_precision_param float32 --activation_checkpoint.mode none >trainer.log 2>&1 &
 wait -n && wait -n || { tail trainer.log; exit 1; } # the worker, then the trainer

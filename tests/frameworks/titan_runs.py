@@ -98,6 +98,7 @@ class Run:
             "training.local_batch_size": 2,
             "training.seq_len": 256,
             "training.global_batch_size": SEQUENCES,
+            "training.mixed_precision_param": "float32",  # a CPU may have no bfloat16
             "training.steps": self.steps,
             "activation_checkpoint.mode": "none",
             "checkpoint.folder": self.folder / "checkpoint",
