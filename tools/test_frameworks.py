@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """./dev test --frameworks: tests with torch, TRL and the like themselves, each framework in an
-environment of its own, with rollring from a wheel.
+environment of its own, with rollring from a wheel. The table of what was proven stands at the end.
 
     test_frameworks.py [--long] NAME...
 """
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import proven
 from console import ended, say
 from environments import Environment, find_python, pip, succeeds
 from test_run import Run
@@ -87,6 +88,7 @@ class Frameworks:
         self._run.begin()
         for name in names:
             self.test(name)
+        print(f"\n{proven.text()}", flush=True)
         return self._run.conclude()
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,40 @@ def test_an_integration_begins_with_versions_proof_and_caller(system: str) -> No
     assert opening["versions"].replace("`", "") == versions.replace("`", "")
     assert proven.startswith(opening["proven"])
     assert opening["called by"]
+
+
+MISSION = {*MODULES, "prime-rl"}
+
+
+def _rows() -> dict[str, dict[str, str]]:
+    page = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+    names, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in page.splitlines()
+        if line.startswith("| ")
+    ]
+    return {cells[0]: dict(zip(names, cells, strict=True)) for cells in rows}
+
+
+def test_a_row_has_a_figure_from_data_or_says_that_there_is_none() -> None:
+    rows = _rows()
+    assert set(rows) >= MISSION
+    for system, row in rows.items():
+        assert all(row.values()), system
+        figure, data = row["beside its own path"], re.findall(r"\]\((\S+?\.json)\)", str(row))
+        assert bool(data) == any(letter.isdigit() for letter in figure), system
+        assert all((ROOT / "docs" / each).is_file() for each in data), system
+
+
+def test_the_frameworks_tier_prints_the_table() -> None:
+    command = [sys.executable, "tools/test_frameworks.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    for system, row in _rows().items():
+        assert f"\n{system}\n  rollring carries: " in done.stdout, done.stdout + done.stderr
+        figure = row["beside its own path"].split(" ([data]")[0].replace("`", "")
+        assert f"beside its own path: {figure}" in " ".join(done.stdout.split())
+    assert "](" not in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1].endswith("failed")  # the count stays the last line
 
 
 def test_each_integration_is_in_the_table() -> None:

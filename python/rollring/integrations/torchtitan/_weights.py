@@ -167,7 +167,7 @@ class Sender:
         """The weights as they are now. On every rank; engines serve them when this returns.
 
         Raises:
-            RollringError: An engine could not take them. The engines keep the version before.
+            RollringError: An engine could not take them, or the rank that sends has failed.
         """
         with failing_together(self._rank):
             self._source.begin()
