@@ -6,7 +6,7 @@ import re
 import textwrap
 from pathlib import Path
 
-from console import ROOT
+from console import ROOT, ended
 
 PAGE = ROOT / "docs/integrations.md"
 SHOWN = ("rollring carries", "tested with", "proven how and where", "beside its own path")
@@ -34,5 +34,10 @@ def text(page: Path = PAGE) -> str:
     return "\n".join(made)
 
 
-if __name__ == "__main__":
+def main(_: list[str]) -> int:
     print(text())
+    return 0
+
+
+if __name__ == "__main__":
+    ended(main)
