@@ -131,7 +131,7 @@ class ROLLRING_API Producer {
     friend class Reservation;
     friend class RelayProducer;
     struct ROLLRING_LOCAL Impl;
-    struct LetGo {
+    struct ROLLRING_LOCAL LetGo {
         void operator()(Impl* impl) const noexcept;
     };
     using Shared = std::unique_ptr<Impl, LetGo>;  // the producer's and each reservation's
