@@ -131,6 +131,7 @@ def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
     [
         ("2:send_weights", 1, "step", 1, 2),
         ("3:train_step", 1, "step", 2, 3),
+        ("3:ack", 1, "step", 2, 3),
         ("2:finish", 1, "step", 2, 2),
         ("3:train_step", STEPS, "checkpoint", 2, 1),
     ],
@@ -145,9 +146,10 @@ def test_a_trainer_that_is_killed_ends_with_the_same_weights(
     sent: int,
     begins: int,
 ) -> None:
-    """Within a step; between the checkpoint of a step and its acknowledgement; while a checkpoint
-    is written; without any checkpoint. The next trainer goes on from what it has, with the groups
-    of exactly those steps; versions whose step is trained again have further numbers.
+    """Within a step; between the checkpoint of a step and its acknowledgement, and in the middle
+    of that; while a checkpoint is written; without any checkpoint. The next trainer goes on from
+    what it has, with the groups of exactly those steps; versions whose step is trained again have
+    further numbers.
     """
     last = sent + STEPS - begins + 1
     how = {"interval": interval, "acknowledge": acknowledge}
