@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import rollring as rr
 from areal_stand_ins import Adapter, gateways_of_test, serves
-from rollring.integrations.areal import _channel, _ends, _training
+from rollring.integrations.areal import _channel, _ends, _ranks, _training
 
 
 @pytest.fixture
@@ -86,6 +86,20 @@ def test_no_rank_opens_a_ring_before_the_old_one_is_gone(
     gateway = gateways([Adapter()], [Adapter()], ranks=2, connected=False)
     assert all(isinstance(one, KeyboardInterrupt) for one in gateway.connect([FIRST, SECOND]))
     assert calls[:3] == ["remove", "create", "create"]
+
+
+def test_a_rank_that_finds_others_gone_says_why_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_ranks: object, _value: object) -> None:
+        raise rr.PeerGoneError("a rank of the trainer is gone", "peer_gone")
+
+    def step() -> None:
+        raise rr.RejectedError("engine-0: 'embed' has shape (9, 4)", "rejected")
+
+    monkeypatch.setattr(_ranks.Ranks, "_gather", gone)
+    with pytest.raises(rr.RejectedError, match="'embed' has shape"):
+        _ranks.Ranks(1.0).together(step)
+    with pytest.raises(rr.PeerGoneError):
+        _ranks.Ranks(1.0).meet()
 
 
 def rings_of(gateway: Any) -> list[str]:

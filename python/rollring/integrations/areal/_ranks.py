@@ -35,9 +35,11 @@ class Ranks:
                 again, so the trainer has to be started again.
         """
         text = None if failed is None else f"{type(failed).__name__}: {failed}"
-        found = self._gather((text, value))
-        if failed is not None:
-            raise failed
+        try:
+            found = self._gather((text, value))
+        finally:
+            if failed is not None:
+                raise failed
         for rank, (reason, _) in enumerate(found):
             if reason is not None:
                 raise RollringError(f"rank {rank} of the trainer: {reason}", "peer_gone")
