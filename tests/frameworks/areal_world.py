@@ -79,6 +79,19 @@ class World:
         self.controller.initialize()
         self.controller.connect(self.pair, self.trainers, self.engines, colocate=True)
 
+    def replace_trainer(self, ranks: int = 1) -> None:
+        """By a new one; its ranks are killed that live."""
+        count = len(self.trainers)
+        for one in self.processes[:count]:
+            one.kill()
+            one.wait()
+        engines, processes = self.engines, self.processes[count:]
+        self.trainers, self.engines, self.processes = [], [], []
+        for rank in range(ranks):
+            self.start("trainer", ranks, rank)
+        self.engines += engines
+        self.processes += processes
+
     @property
     def urls(self) -> list[str]:
         return [*self.trainers, *self.engines]
@@ -91,7 +104,9 @@ class World:
         return self.controller.update_weights(version)
 
     def serve(self, version: int) -> list[bool]:
-        return [httpx.get(f"{url}/serves/{version}", timeout=60).json() for url in self.engines]
+        # An engine that waits for the next version answers once it has given up.
+        asked = [f"{url}/serves/{version}" for url in self.engines]
+        return [httpx.get(url, timeout=PATIENCE).json() for url in asked]
 
     def log(self) -> str:
         return "\n".join(one.read_text()[-3000:] for one in sorted(self.folder.glob("*.log")))

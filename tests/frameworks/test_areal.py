@@ -103,15 +103,31 @@ def test_after_a_version_that_fails_the_old_one_is_served(world: World, fault: s
     world.trainers = [url for url in world.trainers if url in alive]
     world.processes = [one for one in world.processes if one.poll() is None]
     if fault == "trainer dies":
-        engines, world.engines = world.engines, []
-        processes, world.processes = world.processes, []
-        world.start("trainer")
-        world.engines, world.processes = engines, [*world.processes, *processes]
+        world.replace_trainer()
     else:
         world.start("engine")
     world.connect()
     assert world.update(3).status == "ok", world.log()
     assert all(world.serve(3)) and len(world.engines) == 2
+
+
+def test_a_rank_of_the_trainer_that_dies_stops_the_version(world: World) -> None:
+    world.start("trainer", 2, 0)
+    world.start("trainer", 2, 1, dies=2)
+    for _ in range(2):
+        world.start("engine")
+    world.connect()
+    assert world.update(1).status == "ok", world.log()
+    result = world.update(2)
+    assert result.status == "error", result
+    assert [one.poll() for one in world.processes].count(-signal.SIGKILL) == 1
+    assert world.serve(1) == [True, True], world.log()
+    # The other rank has lost its process group: all of them begin again.
+    world.controller.destroy()
+    world.replace_trainer(ranks=2)
+    world.connect()
+    assert world.update(3).status == "ok", world.log()
+    assert world.serve(3) == [True, True]
 
 
 def test_the_figure_beside_its_own_steps(tmp_path: Path) -> None:
