@@ -134,12 +134,14 @@ def test_a_wait_without_end_tells_which_group_waits_for_whom(
                 with rr.Producer(ring) as producer:
                     producer.push("p/9", token_ids=[1], repetition_id=1, group_size=2)
 
-            threading.Thread(target=complete).start()
+            completing = threading.Thread(target=complete)
+            completing.start()
 
             async def main() -> None:
                 (await stash.next_async()).ack()
 
             run_loop(main())
+            completing.join(PATIENCE)  # the ring goes with this test
             assert told.is_set()
     finally:
         logging.getLogger("rollring").removeHandler(handler)
