@@ -105,6 +105,17 @@ bool was_struck(const Fault& fault, int status) {
     return true;
 }
 
+Struck end_strike(const Fault& fault, pid_t& victim) {
+    const char state = look_at(victim);
+    if (state == 's') {
+        await_stopped(victim);
+        kill(victim, SIGCONT);
+        return Struck::stopped;
+    }
+    if (state != 'e') return Struck::no;
+    return was_struck(fault, collect(std::exchange(victim, 0))) ? Struck::ended : Struck::no;
+}
+
 std::function<int()> fault_role(const std::vector<std::string>& arguments) {
     static const std::map<std::string, int (*)(const std::vector<std::string>&)> roles = {
         {"--create", create_role},

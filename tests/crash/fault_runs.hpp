@@ -34,6 +34,10 @@ bool store_run(const Fault& fault, Dice& dice);
 
 // How a victim ended: struck by its own fault, or not at all.
 bool was_struck(const Fault& fault, int status);
+// After a wait for the victim: one that stands still goes on, one that has ended is collected, and
+// `victim` is 0 then. `no`: it is still running, or has ended unstruck.
+enum class Struck { no, stopped, ended };
+Struck end_strike(const Fault& fault, pid_t& victim);
 
 // --opener RING GROUPS: opens so many groups, one member each.
 int opener_role(const std::vector<std::string>& arguments);

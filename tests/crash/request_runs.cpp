@@ -30,24 +30,16 @@ bool request_run(const Fault& fault, Dice& dice) {
     } else {
         run.start(run.board());
     }
-    bool struck = false;
     // A victim that is not struck ends well: the board when all is over, a worker never.
     while (look_at(victim.pid) == 'r' && (of_board || look_at(run.board().pid) == 'r')) {
         ended_within(victim.pid, 1'000'000);
     }
-    if (look_at(victim.pid) == 's') {
-        await_stopped(victim.pid);
-        kill(victim.pid, SIGCONT);
-        struck = true;
-    } else if (look_at(victim.pid) == 'e') {
-        const int status = collect(std::exchange(victim.pid, 0));
-        struck = was_struck(fault, status);
-        if (!struck) return false;
-        run.note_death(victim);
-    }
+    const Struck struck = end_strike(fault, victim.pid);
+    if (struck == Struck::no) return false;
+    if (struck == Struck::ended) run.note_death(victim);
     run.start_all();
     run.finish();
-    return struck;
+    return true;
 }
 
 // The end that comes first is struck while it makes the object of the requests.

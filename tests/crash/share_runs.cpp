@@ -1,6 +1,3 @@
-#include <csignal>
-#include <utility>
-
 #include "fault_runs.hpp"
 #include "share_load.hpp"
 
@@ -15,20 +12,13 @@ bool share_run(const Fault& fault, Dice& dice) {
     run.start_all();
     const Deadline deadline = patience();
     while (look_at(victim.pid) == 'r' && !deadline.passed()) ended_within(victim.pid, 1'000'000);
-    bool struck = look_at(victim.pid) == 's';
-    if (struck) {
-        await_stopped(victim.pid);
-        kill(victim.pid, SIGCONT);
-    } else {
-        if (look_at(victim.pid) != 'e') return false;
-        struck = was_struck(fault, collect(std::exchange(victim.pid, 0)));
-        if (!struck) return false;
-        run.start_all();
-    }
+    const Struck struck = end_strike(fault, victim.pid);
+    if (struck == Struck::no) return false;
+    if (struck == Struck::ended) run.start_all();
     const std::uint64_t groups = run.ledger().groups;
     run.until([&] { return run.ledger().groups >= groups + 20; });
     run.finish();
-    return struck;
+    return true;
 }
 
 }  // namespace rollring::test

@@ -1,6 +1,3 @@
-#include <csignal>
-#include <utility>
-
 #include "fault_runs.hpp"
 #include "store_load.hpp"
 
@@ -19,18 +16,11 @@ bool store_run(const Fault& fault, Dice& dice) {
     while (look_at(run.user(victim)) == 'r' && !deadline.passed()) {
         ended_within(run.user(victim), 1'000'000);
     }
-    bool struck = look_at(run.user(victim)) == 's';
-    if (struck) {
-        await_stopped(run.user(victim));
-        kill(run.user(victim), SIGCONT);
-    } else {
-        if (look_at(run.user(victim)) != 'e') return false;
-        struck = was_struck(fault, collect(std::exchange(run.user(victim), 0)));
-        if (!struck) return false;
-        run.start_all();
-    }
+    const Struck struck = end_strike(fault, run.user(victim));
+    if (struck == Struck::no) return false;
+    if (struck == Struck::ended) run.start_all();
     run.finish();
-    return struck;
+    return true;
 }
 
 }  // namespace rollring::test
