@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The table of docs/integrations.md for a terminal: what goes through rollring in each system, in
-which versions that was proven and how, and the figure beside the system's own path.
+"""The table of docs/integrations.md for a terminal: the traffic of each system that rollring
+carries, the versions and the way of its proof, and the figure beside the system's own path.
 """
 import re
 import textwrap

@@ -171,7 +171,7 @@ class Gateway:
         )
 
     def update(self, version: int, workers: Sequence[int] | None = None) -> list[Any]:
-        """An update; of some workers, what its gateway asks them again in the same one."""
+        """An update; of some workers, the calls that its gateway repeats within the same one."""
         if workers is None:
             for rank in self.ranks:
                 rank.release_memory(["optimizer"])

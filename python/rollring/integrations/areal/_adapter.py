@@ -20,7 +20,7 @@ class Adapter:
     """
 
     TAGS: tuple[str, ...] = ()  # of memory, where a call names none
-    RANK_HAS = ""  # what of the model colocated updates need
+    RANK_HAS = ""  # the part of the model that colocated updates need
 
     def __init__(self, theirs: Any, settings: Settings | None = None) -> None:
         self._theirs = theirs

@@ -1,4 +1,4 @@
-"""What AReaL's two ends of a colocated update agree on without a word between them."""
+"""The names and numbers that both ends of a colocated update derive alike, without a message."""
 
 from __future__ import annotations
 

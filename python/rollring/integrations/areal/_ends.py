@@ -1,4 +1,4 @@
-"""What is closed when a process of AReaL's ends: nothing of AReaL calls for it."""
+"""The close of objects at the end of a process: AReaL itself never closes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def close_at_exit(one: Any) -> None:
-    """Call its `close` then, if it is still there."""
+    """Call the object's `close` at the end of the process, if the object still exists."""
     atexit.register(_close, weakref.ref(one))
 
 

@@ -80,8 +80,8 @@ class Slices:
             self.targets[name].copy_(part)
 
     def settle(self) -> None:
-        """Wait until what was written is there: the engine computes on another stream, and a copy
-        on a GPU may fail after its call has returned.
+        """Wait for the writes: the engine computes on another stream, and a copy on a GPU may fail
+        after its call has returned.
         """
         torch: Any = importlib.import_module("torch")
         if any(target.is_cuda for target in self.targets.values()):
@@ -89,7 +89,7 @@ class Slices:
 
 
 class Unwritten(NamedTuple):
-    """A version of AReaL's that was committed, and what the engine has yet to write of it."""
+    """A committed version of AReaL's, and its parts that the engine has yet to write."""
 
     version: int
     slices: Slices
@@ -239,7 +239,7 @@ class InferenceAdapter(Adapter):
         return update
 
     def _write(self) -> None:
-        """What is committed: nothing can be refused any more."""
+        """Write the committed version: nothing can be refused any more."""
         assert self._unwritten is not None and self._pair is not None
         version, slices, parts = self._unwritten
         try:

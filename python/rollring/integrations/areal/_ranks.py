@@ -1,4 +1,4 @@
-"""What all ranks of a trainer do together or not at all."""
+"""Steps that all ranks of a trainer take together, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says of rollring, beside AReaL's own configuration."""
+"""A run's settings of rollring, beside AReaL's own configuration."""
 
 from __future__ import annotations
 

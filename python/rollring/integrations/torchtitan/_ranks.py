@@ -1,4 +1,4 @@
-"""What the ranks of a trainer do together, where one of them has the ring."""
+"""Steps that the ranks of a trainer take together, where one of them has the ring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def distributed() -> Any:
 
 
 def told(value: Any, source: int) -> Any:
-    """What the source rank says, on every rank."""
+    """The source rank's value, on every rank."""
     found = [value]
     distributed().broadcast_object_list(found, source)
     return found[0]
@@ -36,7 +36,7 @@ class Failure:
 
 @contextmanager
 def failing_together(source: int) -> Iterator[None]:
-    """Around a block that every rank runs: what fails on the source rank, all raise.
+    """Around a block that every rank runs: an error on the source rank is raised on all.
 
     Raises:
         RollringError: On the others.
@@ -55,7 +55,7 @@ def failing_together(source: int) -> Iterator[None]:
 
 @contextmanager
 def failing_with_any() -> Iterator[None]:
-    """Around a block that every rank runs: what fails on one of them, all raise.
+    """Around a block that every rank runs: an error on one of them is raised on all.
 
     Raises:
         RollringError: On the others; the text names the ranks and their hosts.

@@ -29,7 +29,7 @@ ANSWER_S = 30.0
 
 
 class Shape(NamedTuple):
-    """What torchtitan's configuration says of a step.
+    """A step, by torchtitan's configuration.
 
     Attributes:
         sequences: Of a step.
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Word(NamedTuple):
-    """What the rank with the ring says.
+    """The message of the rank with the ring.
 
     Attributes:
         ring: Its name.
@@ -183,7 +183,7 @@ class Rollouts:
             source = self._source or self._begin(shape)
             done = 0 if settled else self._trained_on()
             source.acknowledge(done, step)
-            # What was acknowledged is told at once.
+            # An acknowledgement is told at once.
             word = Word(source.ring, done, source.look(0 if done else BEAT_S))
         except Exception as error:
             told(Word(failure=Failure(error)), self._source_rank)
@@ -220,14 +220,14 @@ class Rollouts:
                 ) from error
 
     def batches(self, step: Step, rows: int, count: int) -> Batches:
-        """What the trainer slices, ``count`` batches of so many rows."""
+        """The object that the trainer slices, ``count`` batches of so many rows."""
         assert self._reader is not None
         return Batches(self._reader, step, rows, count, self.settings.logprobs == "aligned")
 
     # --- in a checkpoint
 
     def state(self) -> str:
-        """The same on every rank: what the present weights were trained on and the ring has."""
+        """On every rank alike: groups in the ring that the present weights were trained on."""
         held = [
             [step, [base64.b64encode(one).decode() for one in receipts]]
             for step, receipts in self._held
@@ -256,7 +256,7 @@ class Rollouts:
         self.close()
 
     def close(self) -> None:
-        """What was not acknowledged is delivered to the next trainer."""
+        """Groups without an acknowledgement are delivered to the next trainer."""
         if self._source is not None:
             self._source.close()
             self._source = None

@@ -1,4 +1,4 @@
-"""What torchtitan's GRPO trainer makes of groups: its order, advantages and arrays, in numpy.
+"""Groups as torchtitan's GRPO trainer arranges them: its order, advantages and arrays, in numpy.
 
 Each number is the one that its own REST client computes in Python lists, in the same precision.
 """

@@ -1,4 +1,4 @@
-"""What a run says of its ring, beside torchtitan's own configuration."""
+"""A run's settings of its ring, beside torchtitan's own configuration."""
 
 from __future__ import annotations
 

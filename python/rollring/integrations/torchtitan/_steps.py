@@ -46,7 +46,7 @@ def step_of(batches: list[Batch], cp_degree: int, buckets: int, scale_by_length:
 
 
 class Batches:
-    """What the trainer slices by rank: a rank reads what it takes, and nothing else.
+    """The object that the trainer slices by rank: a rank reads its slice, and nothing else.
 
     Args:
         reader: Of the ring.

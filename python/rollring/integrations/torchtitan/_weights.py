@@ -73,7 +73,7 @@ class Source:
         self._left = self._gathered()
 
     def iter_full(self) -> Iterator[tuple[str, Any]]:
-        """What is left to be gathered of the version that has begun."""
+        """The tensors of the begun version that are still to be gathered."""
         return self._left
 
     __iter__ = iter_full
