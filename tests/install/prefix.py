@@ -38,7 +38,7 @@ def copy_of(scratch: pathlib.Path) -> pathlib.Path:
 
 def main() -> int:
     page = (source / "docs/using.md").read_text(encoding="utf-8")
-    (lines,) = re.findall(r"```sh\n(meson setup [^`]*--prefix=[^`]*)```", page)
+    (lines,) = re.findall(r"<!-- run by [^\n]*\(prefix\) -->\n```sh\n(.*?\n)```\n", page, re.DOTALL)
     with tempfile.TemporaryDirectory() as scratch:
         clone = copy_of(pathlib.Path(scratch))
         # A home that is longer than /usr/local, as all are.
