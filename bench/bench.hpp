@@ -1,6 +1,6 @@
 #pragma once
-// What every question of rollring-bench shares: two pinned processes, a clock, the time that a
-// cache line takes between their CPUs, progress, and the options that all of them have.
+// The parts that all questions of rollring-bench share: two pinned processes, a clock, the time
+// that a cache line takes between their CPUs, progress, and the common options.
 
 #include <array>
 #include <atomic>
@@ -19,9 +19,9 @@
 
 namespace bench {
 
-using rollring::cli::interrupted;  // rounds stop, what was made is removed
+using rollring::cli::interrupted;  // rounds stop, and temporary objects are removed
 
-// Ends the program with exit code 1 and this message, once what was made is removed.
+// Ends the program with exit code 1 and this message, after its objects are removed.
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -61,7 +61,7 @@ class SharedBytes {
     std::size_t bytes_;
 };
 
-// What the two sides of a run tell their parent.
+// The answers of a run's two sides to their parent.
 struct Board {
     alignas(64) std::atomic<std::uint32_t> ready;  // sides that are set up
     alignas(64) std::array<char, 256> problem;
@@ -132,7 +132,7 @@ struct Common {
     [[nodiscard]] Cpus choose_cpus() const { return Cpus::choose(cpus, realtime); }
 };
 
-// What ran where, for the head of every report.
+// The machine and its CPUs, for the head of every report.
 Json machine(const Cpus& cpus);
 
 // All of `text` as a number; nothing if it is anything else.

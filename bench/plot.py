@@ -54,7 +54,7 @@ def named_style(key):
 
 def draw_lengths(plt, results):
     """Tokens a second by record length, a line for each peer. Where one run measured several
-    lengths, its rates count; what only another run has is a single mark of its own."""
+    lengths, its rates count; a length that only another run has is a single mark of its own."""
     rows = {}
     for result in sorted(results, key=lambda one: len({row["tokens"] for row in one["rows"]})):
         of_run = {}
@@ -205,7 +205,7 @@ RINGS = {1: MINE, 4: "#2980b9"}
 
 
 def draw_scale(plt, results):
-    """What rollring-scale says of one ring and of several, with either spill. A model."""
+    """The results of rollring-scale for one ring and for several, with either spill. A model."""
     figure, grid = plt.subplots(2, 1, figsize=(7, 6.4), sharex=True)
     lines = {}  # the rows of a line may come from several runs
     for run in results[-1]["runs"]:

@@ -1,5 +1,6 @@
 #pragma once
-// The questions of rollring-bench: what each can be asked with, its defaults, and who answers it.
+// The questions of rollring-bench: the options of each, their defaults, and the function that
+// answers it.
 
 #include <cstdint>
 #include <string>

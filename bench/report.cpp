@@ -28,7 +28,7 @@ std::string cell(const Json& value) {
     return fmt::format("{} [{}-{}]", part("median"), part("min"), part("max"));
 }
 
-// All that is one figure; what lies deeper has a longer name. Lists are tables of their own.
+// Every single figure of the object; a deeper one has a longer name. Lists are tables of their own.
 void flatten(const Json& object, const std::string& above, Cells& cells) {
     for (const auto& [name, value] : object.items()) {
         if (value.is_array() || value.is_null()) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// What a question answers: figures with their spread, and a report of them. A report is one JSON
+// The answer to a question: figures with their spread, and a report of them. A report is one JSON
 // object; the text for people is made from it, so that both say the same.
 
 #include <nlohmann/json.hpp>
@@ -21,7 +21,7 @@ struct Spread {
     [[nodiscard]] Json json() const { return {{"median", median}, {"min", low}, {"max", high}}; }
 };
 
-// What was measured in several rounds, by name, in the order in which names come first.
+// The measurements of several rounds, by name, in the order in which names appear first.
 class Figures {
   public:
     void add(std::string_view name, double value);
@@ -34,7 +34,7 @@ class Figures {
     std::vector<std::pair<std::string, std::vector<double>>> figures_;
 };
 
-// On stdout, as JSON or as text: a line of what is said once, and a table for each list of rows.
+// On stdout, as JSON or as text: a line of the single values, and a table for each list of rows.
 void print_report(const Json& report, bool as_json);
 
 }  // namespace bench

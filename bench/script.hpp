@@ -15,7 +15,7 @@ struct ScriptOutput {
     [[nodiscard]] Json last() const { return objects.empty() ? Json() : objects.back(); }
 };
 
-// Lines that are no JSON object are what libraries print, and are left out.
+// Lines without a JSON object are output of libraries, and are left out.
 ScriptOutput run_script(const std::string& command);
 
 }  // namespace bench

@@ -56,7 +56,7 @@ class Figure:
         return Figure(self.value[key])
 
 
-# question: (list of rows, what a row is, its figure)
+# question: (list of rows, the name of a row, its figure)
 LINES = {
     "throughput": [("rows", "{tokens} tokens {routed_experts}: {rollring_tokens_per_s:M} Mtok/s, "
                     "{rollring_gb_per_s:.1f} GB/s", "{ratio} of the limit")],

@@ -20,8 +20,8 @@ inline constexpr std::uint32_t source_tokens = 262'144;  // 2.36 MB, as rollouts
 // machine can: the slower the reading, the better any transport would look.
 std::uint64_t sum_words(const void* bytes, std::uint64_t count);
 
-// Routed experts of a MoE model, u16[n_tokens, layers, k], as router replay carries them: what
-// makes a trajectory of 131,072 tokens 129 MB long.
+// Routed experts of a MoE model, u16[n_tokens, layers, k], as router replay carries them: with them
+// a trajectory of 131,072 tokens is 129 MB long.
 struct Experts {
     std::uint32_t layers = 0;  // 0: none
     std::uint32_t k = 0;

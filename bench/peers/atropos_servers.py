@@ -87,7 +87,7 @@ class Sender(RollringSendMixin):
 
 def send_all(ring, seed, tokens, groups, _, ready):
     made = [make_group(seed * DISTINCT + i, tokens) for i in range(DISTINCT)]
-    # What an environment would have as arrays comes as arrays: no list is made of it.
+    # Arrays stay arrays, as an environment would have them: they are not converted to lists.
     for one in made:
         for key, dtype in (("tokens", "i4"), ("masks", "i4"), ("inference_logprobs", "f4")):
             one[key] = [np.asarray(row, dtype) for row in one[key]]

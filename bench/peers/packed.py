@@ -27,7 +27,7 @@ def seconds_of(call: Callable[[], object]) -> float:
 
 
 def measure(tokens: int, sequences: int, rounds: int) -> dict[str, float]:
-    """Alternating, so that what else the machine does meets both."""
+    """The rounds alternate, so that other load of the machine meets both."""
     ring = f"packed-{os.getpid()}"
     bytes_needed = sequences * (tokens * 4 + 1024) * 2
     rr.create(ring, lanes=1, lane_bytes=max(1 << 20, 1 << bytes_needed.bit_length()))

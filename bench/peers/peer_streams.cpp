@@ -27,7 +27,7 @@ Transport memcpy_transport(std::uint32_t n_tokens) {
     return {"memcpy, one process", [](Board& board, const Plan&) { board.meet(); }, consume};
 }
 
-// A byte stream: what a call leaves over, the next one moves.
+// A byte stream: the next call moves the bytes that a call leaves over.
 template <class Call>
 Hand all_of(const Call& call) {
     return [call](Board& board, std::span<std::byte> left) {

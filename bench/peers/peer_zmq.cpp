@@ -49,7 +49,7 @@ Measured run_zmq(std::uint64_t queue_bytes, const Plan& plan, const Cpus& cpus) 
     const std::string path = fmt::format("/tmp/rollring-bench-zmq-{}", getpid());
     const std::string address = "ipc://" + path;
     const Flat flat = Flat::of(plan.n_tokens);
-    // Each side has a queue: together they hold what the others' one queue holds.
+    // Each side has a queue: both together hold as much as the one queue of the others.
     const int high_water = static_cast<int>(std::max<std::uint64_t>(2, queue_bytes / flat.bytes));
     cpu_set_t everywhere;
     CPU_ZERO(&everywhere);

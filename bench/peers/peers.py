@@ -213,7 +213,7 @@ def run_rollring(plan, take=take_records, send=push_all, at_once=16):
 # --- no transport --------------------------------------------------------------------------------
 
 def run_sums(plan):
-    """What the consumer's numpy does with each record, and nothing else: the floor of all."""
+    """The consumer's numpy work on each record, and nothing else: the floor of all."""
     pin(plan.cpus[1])
     records = array_records(plan.tokens)
     meter = Meter(plan, array_digest)

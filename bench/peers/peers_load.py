@@ -1,5 +1,5 @@
-"""What all peers in Python carry, and the book that their consumer keeps. The records are those of
-the C++ side: the same generator, the same arrays."""
+"""The records that all peers in Python carry, and the book that their consumer keeps. The records
+are those of the C++ side: the same generator, the same arrays."""
 import multiprocessing
 import os
 import time
@@ -11,7 +11,7 @@ MASK64 = (1 << 64) - 1
 
 
 class Wrong(Exception):
-    """A record that is not what was sent."""
+    """A record that differs from the one that was sent."""
 
 
 def numbers(n_tokens):
@@ -44,7 +44,7 @@ def words(values):
     """Sum of the 64-bit words, the tail padded with zeroes."""
     import numpy
     if values.nbytes % 8 == 0:
-        return int(numpy.add.reduce(values.view(numpy.uint64)))  # what sum() calls, without it
+        return int(numpy.add.reduce(values.view(numpy.uint64)))  # sum() without its wrapper
     data = values.view(numpy.uint8)
     whole = data.size // 8 * 8
     tail = int.from_bytes(data[whole:].tobytes(), "little")
@@ -97,7 +97,7 @@ class Meter:
             raise Wrong("a record came twice or out of sequence")
         self.seen[sequence] = 1
         self.count += 1
-        if self.count == self.plan.warmup:  # what comes together is fetched within the timed part
+        if self.count == self.plan.warmup:  # from here on fetches are timed
             self.began = time.perf_counter()
         if self.count == self.total:
             self.seconds = time.perf_counter() - self.began

@@ -38,7 +38,8 @@ def read() -> Costs:
 
 
 def since(before: Costs) -> Costs:
-    """What was spent since then, without processes that spent less than one hundredth second."""
+    """The CPU time spent since then, without processes that spent less than one hundredth
+    second."""
     spent: Costs = {}
     for name, cost in read().items():
         old = before.get(name, {})

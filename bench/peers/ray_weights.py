@@ -162,7 +162,7 @@ def mps() -> Iterator[dict[str, str]]:
 
 
 def measured(gib: float, versions: int, environment: dict[str, str]) -> dict[str, Any]:
-    """In a process of its own: what has used a GPU does not go over to MPS."""
+    """Runs in a process of its own: a process that has used a GPU does not go over to MPS."""
     with tempfile.NamedTemporaryFile(suffix=".json") as found:
         given = [found.name, f"--gib={gib}", f"--versions={versions}", "--only-here"]
         subprocess.run([sys.executable, __file__, *given], env=environment, check=True)

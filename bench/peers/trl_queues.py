@@ -66,7 +66,7 @@ def make(seed: int, tokens: int) -> RolloutSample:
 
 def put_all(queue, tokens: int, count: int, ready, begin) -> None:
     samples = [make(seed, tokens) for seed in range(DISTINCT)]
-    queue.put(samples[0])  # what is made at the first put is there now
+    queue.put(samples[0])  # the first put makes the queue's lazy parts
     ready.set()
     begin.wait()
     for number in range(count):

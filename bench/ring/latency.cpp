@@ -126,7 +126,7 @@ Json to_json(const Result& result, const LatencyQuestion& options, const Cpus& c
                     {"load", row.load},
                     {"records_per_s", Spread::of(row.per_s).json()},
                     {"measured_from", row.load == light ? "commit" : "due"}};
-        // First what a reader looks at first: without load there is no queue.
+        // The figure that a reader looks for is first: without load there is no queue.
         one.update((row.load == light ? row.from_commit : row.from_due).json());
         one["from_commit"] = row.from_commit.json();
         one["from_due"] = row.from_due.json();

@@ -54,7 +54,7 @@ struct Pace {
 
 struct Measurement {
     Delays from_commit;      // from just before the record became visible to when it was read
-    Delays from_due;         // from when it was to be sent: what a queue adds is in here
+    Delays from_due;         // from when it was to be sent: includes the time in a queue
     double per_s_read = 0;   // from the first record to the last
     double per_s_taken = 0;  // that were due
 };

@@ -196,7 +196,7 @@ Sides line_sides(Word& word, Stamps& stamps) {
     return {produce, consume};
 }
 
-// What the kernel needs to wake a process, and nothing else.
+// The time in which the kernel wakes a process, and nothing else.
 Sides futex_sides(Word& word, Stamps& stamps) {
     const auto call = [&word](int what, std::uint32_t value) {
         // tidy-ok: the bare hand-off that the doorbell is compared with

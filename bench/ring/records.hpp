@@ -1,6 +1,6 @@
 #pragma once
 // The work's records as rollring's: three columns in, the same read in full; the sum travels along
-// as the source's number. And what every question of a ring needs at both ends.
+// as the source's number. Further, the parts that every question of a ring needs at both ends.
 
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ inline void check(Board& board, const rollring::TrajectoryView& view) {
     }
 }
 
-// What opened, or the end of this side.
+// The opened object, or the end of this side.
 template <class T>
 T must(Board& board, rollring::Result<T> result) {
     if (!result) board.give_up(result.error().to_string());
@@ -61,7 +61,7 @@ class ScratchRing {
     std::string name_;
 };
 
-// A side's producer. What cannot be pushed ends the side.
+// A side's producer. A record that cannot be pushed ends the side.
 class Sender {
   public:
     Sender(Board& board, const std::string& ring)

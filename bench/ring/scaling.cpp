@@ -72,7 +72,7 @@ Plan small_plan(std::uint64_t records, std::uint32_t batch) {
             .batch = batch};
 }
 
-// ns a record of `records` small ones through a ring with so many lanes.
+// ns a record of `records` small ones through a ring of `lanes` lanes.
 double small_ns(std::uint64_t records, std::uint32_t lanes, const Cpus& cpus) {
     const Plan plan = small_plan(records, small_batch);
     return 1e9 * small_tokens / measure_ring({.lanes = lanes}, plan, cpus).tokens_per_s;
@@ -82,13 +82,13 @@ std::uint64_t about(const ScalingQuestion& options) {  // small records that tak
     return static_cast<std::uint64_t>(options.common.seconds * 4e6);
 }
 
-// How many tokens the bare hand-off moves in so many bytes, its flag and header among them.
+// The number of tokens that the bare hand-off moves in `bytes`, with its flag and header.
 std::uint32_t tokens_in(std::uint64_t bytes) {
     return static_cast<std::uint32_t>((bytes - Flat::header_bytes) / token_bytes);
 }
 
-// A record in a lane is its tokens, a frame, a header and a name: the bare hand-off is given as
-// many cache lines, too, for that is what no ring that says as much of a record can beat.
+// A record in a lane is its tokens, a frame, a header and a name: the bare hand-off gets as many
+// cache lines, the bound for a ring that says as much of a record.
 void round_of_small(Part& part, const ScalingQuestion& options, const Cpus& cpus,
                     Progress& progress) {
     constexpr std::uint64_t bare_bytes = std::uint64_t{4} << 20;

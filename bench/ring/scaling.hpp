@@ -21,7 +21,8 @@ struct ManyMeasured {
 
 // Through a ring with a lane for each.
 ManyMeasured measure_ring_many(const ManyPlan& plan, const Cpus& cpus);
-// The bare hand-off with buffers for each, visited in turn: what one consumer core can read.
+// The bare hand-off with buffers for each, visited in turn: the most that one consumer core can
+// read.
 ManyMeasured measure_bare_many(const ManyPlan& plan, const Cpus& cpus);
 
 }  // namespace bench

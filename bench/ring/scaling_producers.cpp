@@ -10,7 +10,7 @@
 namespace bench {
 namespace {
 
-// Several producers may share a CPU: who waits for long lets another have it.
+// Several producers may share a CPU: one that waits for long lets another have it.
 class Patience {
   public:
     void wait() {
@@ -103,7 +103,7 @@ ManyMeasured run_many(const ManyPlan& plan, const Cpus& cpus, const Side& consum
     }
     const SharedBytes memory(sizeof(Board));
     Board& board = *memory.at<Board>();
-    // Those who share a CPU take turns by the usual rules.
+    // Producers that share a CPU take turns by the usual rules.
     const bool realtime = cpus.realtime && tasks.size() <= Cpus::allowed().size();
     const std::string problem = run_all(tasks, realtime, board);
     if (problem == "interrupted") return {};

@@ -12,7 +12,7 @@
 namespace bench {
 namespace {
 
-// What one line of the table moves.
+// The bytes that one line of the table moves.
 struct Length {
     std::uint32_t n_tokens;
     Experts experts = {};

@@ -1,5 +1,5 @@
 #pragma once
-// What happens when, and things that do one piece of work after the other.
+// Events in the order of their time, and machines that do one piece of work after the other.
 
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace bench::scale {
 
-// Ctrl-C: what was made is removed on the way out.
+// Ctrl-C: objects of the run are removed on the way out.
 struct Interrupted {};
 
 // Those of one moment happen in the order in which they were asked for.

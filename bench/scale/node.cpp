@@ -197,7 +197,7 @@ void Node::look() {
     open_groups();
 }
 
-// What was lost goes first.
+// Lost rollouts go first.
 void Node::begin(std::uint32_t worker) {
     std::deque<std::uint32_t>& from =
         fleet_->rollouts_again.empty() ? tasks_ : fleet_->rollouts_again;

@@ -1,7 +1,7 @@
 #pragma once
-// A node with workers: they take prompts in groups, each member by a worker that is free, and push
-// what they have into the node's ring, from where a forwarder ships it. With several rings each has
-// its forwarder.
+// A node with workers: they take prompts in groups, each member by a free worker, and push their
+// records into the node's ring, from where a forwarder ships them. With several rings each has its
+// forwarder.
 
 #include <cstdint>
 #include <deque>
@@ -16,7 +16,7 @@
 
 namespace bench::scale {
 
-// Groups and members that are to be done again, and what all nodes share.
+// Groups and members that are to be done again, and the state that all nodes share.
 struct Fleet {
     const Settings* settings;
     Events* events;
@@ -36,7 +36,7 @@ class Forwarder {
     void arrived(const Parcel& parcel);
     // Whether its worker goes on without a call, within places that the node has in advance.
     bool take_spare(std::uint32_t rollout);
-    // What it has from now on.
+    // The spare places that it has from now on.
     void note(const Spare& spare);
     // Its record has arrived.
     void release(std::uint32_t rollout);
@@ -100,7 +100,7 @@ class Node {
     void die();
     [[nodiscard]] bool alive() const { return alive_; }
     [[nodiscard]] WorkerTimes times() const;
-    // In its ring, what is under way included: that lies in the object store as well.
+    // In its ring, records under way included: those lie in the object store as well.
     [[nodiscard]] std::uint64_t bytes_most() const { return bytes_most_; }
     [[nodiscard]] Forwarder& forwarder(std::uint32_t ring) { return *forwarders_[ring]; }
     void forget();

@@ -304,7 +304,7 @@ def paced(
                 tokens += mine
                 records += len(batch.sequences)
         wall = time.monotonic() - begin
-        while not over(0):  # whoever waits to push comes to an end
+        while not over(0):  # an actor that waits to push comes to an end
             with suppress(rr.errors.TimedOutError):
                 stash.next(0.2).ack()
     return {

@@ -6,7 +6,7 @@
 namespace bench::scale {
 namespace {
 
-// Those who wait for a place try in turn; where so many were refused, the rest would be, too.
+// Nodes that wait for a place try in turn; after this many refusals the rest would be refused, too.
 constexpr int refusals_most = 4;
 
 }  // namespace
@@ -52,7 +52,7 @@ void Receiver::ask_again(Answer answer) {
 }
 
 bool Receiver::try_ask(const Asked& asked) {
-    if (closed_[asked.node]) return true;  // nobody waits for the answer
+    if (closed_[asked.node]) return true;  // no node waits for the answer
     if (!ring_.ask(asked.node, asked.group)) return false;
     Group& group = rollouts_->group(asked.group);
     if (group.sent == 0 && group.holder == Group::nobody) {
@@ -129,7 +129,7 @@ void Receiver::drain(std::uint32_t node) {
     for (Parcel* parcel : sent) answer(*parcel);
 }
 
-// As extras/relay/spare_places.cpp does. Those who wait for a place are in our queue, where the
+// As extras/relay/spare_places.cpp does. Nodes that wait for a place are in our queue, where the
 // real ring would see them.
 void Receiver::keep_spare(std::uint32_t node) {
     while (ring_.spare(node) > wanted_[node]) {

@@ -14,14 +14,14 @@
 
 namespace bench::scale {
 
-// Places that a node has in advance; where they are short it is to give back what it does not use.
+// Places that a node has in advance; where they are short, the node returns its unused ones.
 struct Spare {
     std::uint32_t places = 0;
     bool is_short = false;
     std::uint32_t asked = 0;  // workers of the node that did since the answer before
 };
 
-// What is shipped together; none, to give places back.
+// The records that are shipped together; none, to give places back.
 struct Parcel {
     std::uint32_t node = 0;
     std::uint32_t ring = 0;
@@ -56,9 +56,9 @@ class Receiver {
     void ask_again(Answer answer);
     // Is on the node's link by now.
     void take(Parcel& parcel);
-    // Once the trainer has read, or given memory back: whoever waits tries again.
+    // After the trainer has read, or given memory back: waiting nodes try again.
     void try_again();
-    // The node is gone for good: its lane is given up, with what waits for it.
+    // The node is gone for good: its lane is given up, with the parcels that wait for it.
     void close(std::uint32_t node);
 
     [[nodiscard]] TrainerRing& ring() { return ring_; }

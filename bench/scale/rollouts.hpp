@@ -1,6 +1,6 @@
 #pragma once
-// Every rollout of a run, by number, and what has become of it: the model's own account, against
-// which the real stash is checked.
+// Every rollout of a run, by number, with its state: the model's own account, against which the
+// real stash is checked.
 
 #include <algorithm>
 #include <array>

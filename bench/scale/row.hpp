@@ -1,5 +1,5 @@
 #pragma once
-// What a run was given, and what came out, as rows.
+// The settings of a run and its outcome, as rows.
 
 #include "report.hpp"
 #include "world.hpp"

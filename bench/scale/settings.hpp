@@ -1,5 +1,5 @@
 #pragma once
-// What a simulated run is given. Costs are those that bench/results/ray_costs.json has of this
+// The settings of a simulated run. Costs are those that bench/results/ray_costs.json has of this
 // package's forwarder and receiver; docs/scale.md says where every default comes from.
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace bench::scale {
 enum class Plant : std::uint8_t {
     none,
     twice,   // a record that arrived is sent once more
-    greedy,  // who is refused a place goes on as if it had one
+    greedy,  // a worker that is refused a place goes on as if it had one
     idle,    // the trainer forgets how long it waited
 };
 
@@ -49,7 +49,7 @@ struct Settings {
 
     double loss_share = 0.01;  // of the nodes, at least one; 0: none
     double detect_s = 17;      // until the receiver sees that a node is gone
-    bool redo = true;          // what was lost is given to others then
+    bool redo = true;          // other workers then repeat the lost work
 
     double warm_s = 4000;          // before anything is counted
     double measure_s = 3000;       // before nodes are lost

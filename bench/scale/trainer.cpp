@@ -6,8 +6,8 @@
 namespace bench::scale {
 namespace {
 
-// What comes within a moment is looked at together: a hundredth of a step, and so much at the
-// least. With thousands of lanes it is looks that a simulated run takes its time for.
+// Records that arrive within a moment are looked at together: a hundredth of a step, and at least
+// this time. With thousands of lanes it is looks that a simulated run takes its time for.
 constexpr std::int64_t moment_least_ns = 50'000'000;
 constexpr std::int64_t look_again_ns = 250'000'000;  // as Stash::next does, if nothing comes
 

@@ -17,7 +17,7 @@ namespace {
 
 using rollring::Deadline;
 
-// What a record has beside its tokens: frame, header, directory, name. Not made smaller.
+// The bytes of a record beside its tokens: frame, header, directory, name. Not made smaller.
 constexpr std::uint64_t overhead_bytes = 448;
 constexpr std::uint64_t least_lane_bytes = 1 << 16;
 constexpr std::uint64_t lanes_most = std::uint64_t{2} << 30;   // of all rings
@@ -37,7 +37,7 @@ std::uint64_t spill_of(const Settings& settings) {
     return std::min(settings.machine_bytes / 4 * 3, std::uint64_t{128} << 30);
 }
 
-// What of a spill may be used: twice the longest rollout of every worker is its room.
+// The usable part of a spill: twice the longest rollout of every worker is its room.
 std::uint64_t spill_used_most(const Settings& settings) {
     const std::uint64_t workers = settings.all_workers() / settings.rings;
     return std::min(spill_of(settings), workers * settings.bytes_of(settings.length_most) * 8 / 3);
@@ -160,7 +160,7 @@ bool TrainerRing::push(std::uint32_t node, std::uint32_t rollout, std::uint64_t 
     }
 }
 
-// A call that may not wait reads some of what is there, a trainer that waits all of it.
+// A call that may not wait reads a part of the available records, a waiting trainer all of them.
 bool TrainerRing::next() {
     std::uint64_t read = 0;
     do {

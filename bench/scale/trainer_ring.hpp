@@ -1,8 +1,8 @@
 #pragma once
 // The real thing of the model: a ring in shared memory, a producer for each node's lane as the
-// receiver has them, and the stash. Nothing waits; who would is refused and comes again. Memory is
-// smaller by a scale, and so are the records, so that all that is counted in bytes is decided as at
-// full size.
+// receiver has them, and the stash. Nothing waits; a producer that would is refused and tries once
+// more. Memory is smaller by a scale, and so are the records, so that all that is counted in bytes
+// is decided as at full size.
 
 #include <cstdint>
 #include <memory>
@@ -43,7 +43,7 @@ class TrainerRing {
     // False: the lane has no room.
     bool push(std::uint32_t node, std::uint32_t rollout, std::uint64_t bytes);
 
-    // Reads what lies there; true if there is a batch.
+    // Reads the available records; true if there is a batch.
     bool next();
     [[nodiscard]] bool leased() const { return leased_; }
     // Numbers of the rollouts of the batch.

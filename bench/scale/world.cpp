@@ -11,8 +11,8 @@ namespace {
 
 constexpr double window_s = 60;  // over which the rate of training is looked at, or so many steps
 constexpr std::int64_t window_steps = 8;
-constexpr double recovered_share = 0.97;  // of the lowest rate before, less what is lost
-constexpr double limit_share = 0.9;       // who is as busy is the limit
+constexpr double recovered_share = 0.97;  // of the lowest rate before, less the lost share
+constexpr double limit_share = 0.9;       // a part with this utilization is the limit
 
 std::uint32_t batch_groups_of(const Settings& settings) {
     const std::uint32_t all = settings.batch_groups != 0
@@ -46,7 +46,7 @@ class World {
     Fleet fleet_;
     std::vector<std::unique_ptr<Node>> nodes_;
     Trainer trainer_;
-    std::int64_t begun_ns_ = clock_ns;  // of what is measured
+    std::int64_t begun_ns_ = clock_ns;  // of the measured part
     WorkerTimes times_before_;
     std::int64_t idle_before_ns_ = 0;
     std::uint64_t calls_before_ = 0;
@@ -199,8 +199,8 @@ void World::measure(Outcome& outcome) {
     if (open_looks_ != 0) outcome.open_groups = open_sum_ / static_cast<double>(open_looks_);
 }
 
-// The trainer where it always works, as it shall; else whoever does. If nobody does, workers wait:
-// for a place, or for memory.
+// The trainer if it works all the time, as it shall; else the part that does. If no part does,
+// workers wait: for a place, or for memory.
 void World::name_limit(Outcome& outcome) const {
     const std::pair<double, const char*> shares[] = {
         {outcome.receiver_share, "receiver's process"},
@@ -242,8 +242,8 @@ void World::lose(Outcome& outcome) {
     for (const auto& node : nodes_) node->look();
 }
 
-// What nobody will send: of rollouts that were given to a node that is gone, those that have not
-// reached the trainer's ring.
+// Records that no node will send: of rollouts that were given to a node that is gone, those that
+// have not reached the trainer's ring.
 void World::find_lost(Loss& loss) {
     for (std::uint32_t number = 0; number < rollouts_.groups(); number++) {
         Group& group = rollouts_.group(number);

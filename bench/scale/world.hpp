@@ -18,8 +18,9 @@ struct Loss {
     std::uint64_t rollouts = 0;
     std::uint64_t redone_groups = 0;  // of them, trained by the end
     double redone_s = 0;              // since the loss, until the last of those was trained
-    double recovered_s = 0;  // until the rate was never below what it had been at its lowest
-    double rate_kept = 0;    // tokens trained a second, of what is left to expect
+    double recovered_s = 0;           // until the rate stays above its minimum before the loss
+    double rate_kept = 0;  // tokens trained a second, as a share of the rate that is left to
+                           // expect
 };
 
 struct Outcome {
@@ -49,7 +50,7 @@ struct Outcome {
     std::uint64_t refused_places = 0;
     std::string limit;
     Loss loss;
-    std::vector<std::string> broken;  // what must hold, and did not
+    std::vector<std::string> broken;  // invariants that did not hold
 };
 
 Outcome simulate(const Settings& settings);

@@ -119,7 +119,7 @@ class Driver:
 
 
 def make_chunks(pipe, sizes):
-    """A process that owns chunks, gives them away as descriptors, and does what it is told."""
+    """A process that owns chunks, gives them away as descriptors, and follows its orders."""
     import os
     from multiprocessing.reduction import send_handle
     cuda = Driver(0)

@@ -17,7 +17,7 @@ def driver():
 
 
 def of_steps(args):
-    """What a resume is made of. Every way is taken three times; medians, in ms."""
+    """The steps of a resume. Every way is taken three times; medians, in ms."""
     cuda = driver()
     size = args.steps_gib << 30
     slab = cuda.pin(size)

@@ -31,7 +31,7 @@ def digest_into(total, tensors):
 
 
 def digest_graph(tensors):
-    """A CUDA graph of digest_into, and what it writes."""
+    """A CUDA graph of digest_into, and its output."""
     total = torch.zeros((), dtype=torch.int64, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

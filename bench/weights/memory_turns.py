@@ -77,7 +77,7 @@ class Link:
 
 
 def in_turns(name, pool, pause, resume, args):
-    """pool(): what weights are made in."""
+    """pool(): the memory pool in which weights are made."""
     link = Link(8 << 30)
     link.measure(3)
     with pool():

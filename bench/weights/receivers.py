@@ -4,8 +4,8 @@
     receivers.py OUT [--syncs 1000] [--only NAME ...]
 
 Each lies in a process of its own (those of tests/frameworks), with the packages unmodified, and
-takes versions whose values are checked. What must not grow is looked at on both sides. Writes
-OUT/receivers.json. On a GPU the channel's memory is of the kind "vmm".
+takes versions whose values are checked. Quantities that must not grow are read on both sides.
+Writes OUT/receivers.json. On a GPU the channel's memory is of the kind "vmm".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import ce_engine  # noqa: E402
 import rollring as rr  # noqa: E402
 from rollring.integrations.checkpoint_engine import Sender  # noqa: E402
 
-faulthandler.dump_traceback_later(60, repeat=True)  # who waits, and where
+faulthandler.dump_traceback_later(60, repeat=True)  # the waiting threads and their places
 SPAWN = multiprocessing.get_context("spawn")
 ROWS = {"cuda": 140_000, "cpu": 3_000}  # 63 MB, or little
 PATIENCE = 60.0

@@ -13,7 +13,7 @@
 namespace bench {
 namespace {
 
-// What a dense or a mixture-of-experts decoder is made of.
+// The dimensions of a dense or a mixture-of-experts decoder.
 struct Model {
     std::int64_t vocabulary;
     std::int64_t hidden;
@@ -136,7 +136,7 @@ TensorList make_list(std::string_view name, double share) {
 double share_for(std::string_view name, std::uint64_t bytes) {
     const std::uint64_t whole = payload_bytes(make_list(name, 1));
     if (whole <= bytes) return 1;
-    // What does not shrink (norms, roundings) makes the first guess too large by a little.
+    // Parts that do not shrink (norms, roundings) make the first guess too large by a little.
     double share = static_cast<double>(bytes) / static_cast<double>(whole);
     while (share > 1e-7 && payload_bytes(make_list(name, share)) > bytes) share *= 0.97;
     return share;

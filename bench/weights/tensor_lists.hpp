@@ -28,7 +28,7 @@ std::uint64_t payload_bytes(const TensorList& list);
 // bytes. The models keep every tensor and get narrower; "tiny" keeps the sizes and gets shorter.
 TensorList make_list(std::string_view name, double share);
 
-// The largest share whose list has at most so many bytes; 1 if the whole list fits.
+// The largest share whose list has at most `bytes` bytes; 1 if the whole list fits.
 double share_for(std::string_view name, std::uint64_t bytes);
 
 // One JSON object a line: name, dtype, shape; for bench/weights/torch_sync.py.

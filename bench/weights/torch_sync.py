@@ -77,7 +77,7 @@ def chunks_of(tensors):
 
 
 def call(engine, what, chunk=(), **more):
-    """An RPC: returns when the engine has done what it was told."""
+    """An RPC: returns when the engine has followed the order."""
     engine.send_bytes(pickle.dumps({
         "what": what, **more, "names": [name for name, _ in chunk],
         "dtypes": [str(tensor.dtype).split(".")[-1] for _, tensor in chunk],

@@ -192,7 +192,8 @@ class Model(torch.nn.Module):
 
 
 def tensors_of(dims):
-    """What a trainer has: (name, shape). A name says which parameter it is a part of, and which."""
+    """The tensors of a trainer: (name, shape). A name says which parameter it is a part of, and
+    which."""
     hidden, heads, kv, head, inner, experts, layers, words = dims
     yield "embed.weight", (words, hidden)
     for layer in range(layers):

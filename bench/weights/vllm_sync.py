@@ -273,7 +273,7 @@ def measure(way, client, tensors, device, expected, repeat):
 
 
 def two_copies_ms(size, device):
-    """Of so many bytes, from one place of the device to another."""
+    """The time of two copies of `size` bytes within the device."""
     part = min(size, 4 << 30) if device.type == "cuda" else min(size, 64 << 20)
     there, here = (torch.empty(part, dtype=torch.uint8, device=device) for _ in range(2))
     took = []

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t small_bytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t host_bytes = std::uint64_t{1} << 30;
-// Contexts of two processes, the copies' scratch, and what torch's allocator keeps.
+// Contexts of two processes, the copies' scratch, and the memory that torch's allocator keeps.
 constexpr std::uint64_t spare_device_bytes = std::uint64_t{6} << 30;
 constexpr std::uint64_t slot_bytes_usual = std::uint64_t{512} << 20;
 
@@ -29,7 +29,7 @@ struct Probe {
     std::array<char, 200> why_none;
 };
 
-// In a process of its own: what has used CUDA cannot fork any more.
+// Runs in a process of its own: a process that has used CUDA cannot fork any more.
 Probe probe([[maybe_unused]] int gpu) {
     constexpr std::size_t probe_at = round_up(sizeof(Board), 64);
     const SharedBytes memory(probe_at + sizeof(Probe));
@@ -99,7 +99,7 @@ double choose_share(const WeightsQuestion& options, const Place& place, std::uin
     }
     // The trainer's tensors, twice as large if they are f32, and the engine's.
     std::uint64_t each = (place.free_bytes - taken) / (options.cast ? 3 : 2);
-    // torch cuts them from blocks of 20 MiB, and what is left of a block is lost.
+    // torch cuts them from blocks of 20 MiB, and the rest of a block is lost.
     if (options.torch_rounds != 0) each = each / 100 * 85;
     return share_for(options.list, each);
 }

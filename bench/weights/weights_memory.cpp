@@ -134,7 +134,7 @@ void Placement::fill(Arena& arena, std::uint64_t seed) const {
         word &= ~std::uint64_t{0x4000'4000'4000'4000};
     }
     for (std::uint64_t window = 0; window * size < bytes_; window++) {
-        // Each window starts elsewhere in the block: one in the place of another is noticed.
+        // Each window starts elsewhere in the block: a swapped one is noticed.
         const auto* from = reinterpret_cast<const std::byte*>(block.data());
         arena.write(window * size, from + window % shifts * shift_bytes,
                     std::min(size, bytes_ - window * size));

@@ -1,6 +1,6 @@
 #pragma once
 // The memory on both sides of a weight sync: one block on a GPU or the host, a list of tensors
-// placed in it, contents that can be told apart, and what copying it costs without rollring.
+// placed in it, contents that can be told apart, and the cost of copying it without rollring.
 
 #include <cstddef>
 #include <cstdint>
@@ -48,7 +48,7 @@ DeviceFacts gpu_facts(rollring::Device device);
 // allocator aligns them.
 class Placement {
   public:
-    // as_f32: the trainer's master weights, twice as large as what is published.
+    // as_f32: the trainer's master weights, twice as large as the published ones.
     Placement(const TensorList& list, bool as_f32);
 
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }

@@ -74,7 +74,7 @@ Json side_json(const SideReport& side) {
             {"handles_last", side.passed_last}};
 }
 
-// What one side holds more at the end than after the first versions; empty if nothing does.
+// The growth of one side from the first versions to the end; empty if nothing grew.
 std::string growth(const char* who, const SideReport& side) {
     std::string grown;
     const auto look = [&](const char* what, std::int64_t more, std::int64_t most) {

@@ -1,5 +1,5 @@
 #pragma once
-// What `rollring-bench weights` says about its sessions.
+// The report of `rollring-bench weights` about its sessions.
 
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace bench {
 
-// What bench/weights/torch_sync.py measured with one method.
+// The figures of one method that bench/weights/torch_sync.py measured.
 struct TorchRow {
     std::string method;
     double ms;  // its median
@@ -28,7 +28,8 @@ struct WeightsRun {
 };
 
 Json report_json(const WeightsRun& run);
-// What makes the program fail: contents that differ, or what grew during a soak. Empty: all well.
+// The reason for which the program fails: contents that differ, or growth during a soak. Empty: all
+// well.
 std::string problem_of(const WeightsRun& run);
 
 }  // namespace bench

@@ -17,7 +17,7 @@
 namespace bench {
 namespace {
 
-// What this process has open and mapped now, and what lies in /dev/shm.
+// The descriptors and mappings that this process has now, and the objects in /dev/shm.
 Holdings holdings(std::uint64_t device_free_bytes) {
     namespace fs = std::filesystem;
     Holdings now{};
@@ -56,7 +56,7 @@ struct Facts {
     SideReport engine;
 };
 
-// What the two processes and their parent share.
+// The memory that the two processes and their parent share.
 class Desk {
   public:
     explicit Desk(const SessionPlan& plan)
@@ -172,7 +172,7 @@ void Party::train() {
         if (plan_->pause && version == 1) wait_for_a_line(1);
     }
     facts.trainer.digest = placement.digest(*arena);
-    desk_->board().meet();  // the engine still looks at what it got
+    desk_->board().meet();  // the engine still reads its tensors
 }
 
 void Party::serve() {

@@ -38,7 +38,7 @@ struct Sample {
     rollring::SyncTimes times;
 };
 
-// What must not grow from sync to sync.
+// Counts that must not grow from sync to sync.
 struct Holdings {
     std::int64_t device_free_bytes;
     std::int64_t fds;
