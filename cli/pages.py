@@ -17,7 +17,7 @@ ENTRY = re.compile(r"^  (\S.*?)(?:  +(\S.*))?$")
 
 
 class Help:
-    """The parts of a help page: what it is, its usage, its sections of entries, and the rest."""
+    """The parts of a help page: its summary, its usage, its sections of entries, and the rest."""
 
     def __init__(self, rollring, *command):
         text = subprocess.run([rollring, *command, "--help"], check=True, text=True,
@@ -25,7 +25,7 @@ class Help:
         about, usage, rest = re.split(r"^Usage: (.*)$", text, maxsplit=1, flags=re.MULTILINE)
         self.about = about.strip()
         self.usage = usage.strip()
-        self.sections = []  # (title, [[left side, what it means], ...])
+        self.sections = []  # (title, [[left side, its meaning], ...])
         lines = rest.strip("\n").split("\n")
         at = 0
         while at < len(lines):

@@ -67,7 +67,7 @@ def tests(given: str) -> list[str]:
 
 
 def megabytes(log: str, how: str) -> float:
-    """What pip says that it has downloaded, or taken from its cache."""
+    """The megabytes that pip says it has downloaded, or taken from its cache."""
     sizes = [(float(size), unit) for what, size, unit in FETCHED.findall(log) if what == how]
     return sum(size * MEGABYTES[unit] for size, unit in sizes)
 

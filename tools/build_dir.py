@@ -20,8 +20,8 @@ from console import interruptible
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "configured-by-dev.json"
 CONFIGURATION = ("meson-private", "meson-info", "build.ninja", STAMP)
-# What is chosen by hand with `meson configure` and outlives a new configuration. Other options
-# belong to ./dev: its commands need what they build.
+# Options that are chosen by hand with `meson configure` and outlive a new configuration. Other
+# options belong to ./dev: its commands need their results.
 USERS = ("prefix", "bindir", "datadir", "includedir", "infodir", "libdir", "libexecdir",
          "localedir", "localstatedir", "mandir", "sbindir", "sharedstatedir", "sysconfdir",
          "cuda", "werror")

@@ -1,4 +1,4 @@
-"""What the tools of ./dev print and how they end."""
+"""The output of the tools of ./dev and their exit codes."""
 import os
 import sys
 from collections.abc import Callable

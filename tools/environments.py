@@ -9,7 +9,7 @@ from pathlib import Path
 
 from console import ROOT, say
 
-ALONE = "python/requirements-alone.txt"  # without what they say they need
+ALONE = "python/requirements-alone.txt"  # without the packages that they say they need
 QUIET = ("--quiet", "--disable-pip-version-check")
 
 
@@ -35,7 +35,7 @@ class Environment:
 
 
 def succeeds(*command: str | Path, env: dict[str, str] | None = None) -> bool:
-    """Whether the command does. What it prints goes to stderr."""
+    """Whether the command does. Its output goes to stderr."""
     return subprocess.run(command, stdout=2, check=False, env=env).returncode == 0
 
 

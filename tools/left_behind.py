@@ -6,8 +6,8 @@ usage: left_behind.py             all objects of rollring there, one a line
 
 A run marks its processes by ROLLRING_TEST_RUN in their environment. An object is another run's
 while a live process without that mark has it mapped, or has its number in the object's name
-(test-1234-..., e2e-1234-...). Between the death of such a process and the end of its test nobody
-can tell; but what belongs to others goes away in time, and what this run left behind does not.
+(test-1234-..., e2e-1234-...). Between the death of such a process and the end of its test the owner
+is unknown; but others' objects go away in time, and those that this run left behind do not.
 """
 import os
 import re

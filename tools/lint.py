@@ -20,7 +20,7 @@ from console import interruptible
 ROOT = Path(__file__).resolve().parent.parent
 # Folders whose programs users build, against the installed headers alone.
 OUTSIDE = ("examples",)
-# What such a file needs where this build does not compile it.
+# The header that such a file needs where this build does not compile it.
 NEEDS = {"lib/cuda/*": "cuda.h", "bench/peers/peer_http.cpp": "httplib.h",
          "bench/peers/peer_zmq.cpp": "zmq.h", "tests/gpu/*": "cuda.h"}
 # clang-tidy reads no .cu: clang needs a whole CUDA toolkit of a version that it knows.

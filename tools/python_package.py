@@ -21,7 +21,8 @@ NEEDED_BY_DEMO = re.compile(r"^(?:meson-python|meson|ninja|nanobind|numpy)(?:[=>
 
 
 def for_demo() -> Environment:
-    """With what the package runs on, numpy, and what builds it: in the developers' versions."""
+    """The package with numpy, on which it runs, and its build tools: in the developers'
+    versions."""
     needs = Path(".cache/demo-needs.txt")
     needs.parent.mkdir(exist_ok=True)
     pins = Path("python/requirements-dev.txt").read_text(encoding="utf-8")

@@ -70,7 +70,7 @@ def release(version: str, date: str) -> None:
     dated = f"{text[:found.start(1)]}{date}{text[found.end(1):]}"
     CHANGELOG.write_text(dated, encoding="utf-8")
     git("commit", "--quiet", "-m", f"release: {version}", "--", str(CHANGELOG))
-    # A line of the changelog that begins with # is no comment.
+    # A line of the changelog that begins with # is text, not a comment.
     git("tag", "--annotate", f"v{version}", "--cleanup=verbatim", "-m",
         f"rollring {version}\n\n{found[2].strip()}\n")
 

@@ -56,7 +56,7 @@ def test_other_builds(run: Run, clang: str, long: bool) -> None:
 
 
 def run_tier(run: Run, tier: str, clang: str) -> None:
-    if tier in ("quick", "usual"):  # Meson builds what these tests need
+    if tier in ("quick", "usual"):  # Meson builds the targets of these tests
         test_plain(run, ["quick"])
         if tier == "usual":
             python_package.test(run, Environment(), *python_package.QUICK)

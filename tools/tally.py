@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The count of a run of tests: what failed, what was skipped and why, and a last line,
-`N passed, N failed`.
+"""The count of a run of tests: failed tests, skipped ones with their reasons, and a last line, `N
+passed, N failed`.
 
 usage: tally.py [--problem TEXT ...] -- LOG ...     results as Meson's testlog.json has them
        tally.py --sum FILE                          of several runs

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """./dev test --frameworks: tests with torch, TRL and the like themselves, each framework in an
-environment of its own, with rollring from a wheel. The table of what was proven stands at the end.
+environment of its own, with rollring from a wheel. The table of proven versions is at the end.
 
     test_frameworks.py [--long] NAME...
 """

