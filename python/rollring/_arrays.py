@@ -24,7 +24,7 @@ _DTYPES = {name: (full_name, letter) for name, full_name, letter in _core.dtypes
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(np.dtype(letter).name) for name, (_, letter) in _DTYPES.items()
 }
-# What numpy has no dtype for: torch's.
+# Dtypes that torch has and numpy lacks.
 TORCH_ALONE = {
     name: full_name
     for name, (full_name, _) in _DTYPES.items()
@@ -64,7 +64,7 @@ def _shown(value: object) -> str:
 
 
 def _as_buffer(value: Any, column: str, dtype: str) -> tuple[Any, str]:
-    """A C-contiguous array of what a column was given, with rollring's name of its dtype.
+    """A C-contiguous array of a column's value, with rollring's name of its dtype.
 
     Raises:
         BadRecordError: It cannot be one.
@@ -88,7 +88,7 @@ def _buffer_of(value: Any, column: str, dtype: str) -> tuple[Any, str]:
             tensor = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
         return tensor.numpy(), name
     if isinstance(value, (list, tuple)):
-        # Integers stay what they are, so that floats among them are refused and not cut.
+        # Integers keep their type, so that floats among them are refused and not cut.
         wanted = NUMPY_DTYPES[dtype] if dtype != "bf16" else np.dtype(np.float32)
         array = np.asarray(
             value, dtype=wanted if wanted.kind == "f" or not np.size(value) else None
@@ -104,7 +104,8 @@ def _buffer_of(value: Any, column: str, dtype: str) -> tuple[Any, str]:
 
 
 def _not_json(value: Any, place: str = "", depth: int = 0) -> str:
-    """Where a value holds something that JSON cannot say, and what it is; empty: nowhere."""
+    """The first value that JSON cannot say, with its place, in words; empty: there is no such
+    value."""
     if depth > 200:
         return f"{place[:40]}... is nested too deep"
     if isinstance(value, dict):
@@ -178,7 +179,7 @@ def array_of(blob: dict[str, Any]) -> Any:
 
 
 def _as_versions(value: Any) -> Any:
-    """What ``policy_version`` was given, of i64: [runs, 2], or flat for a version per token."""
+    """The value of ``policy_version``, of i64: [runs, 2], or flat for a version per token."""
     try:
         array, _ = _buffer_of(value, "policy_version", "i64")
         found = np.asarray(array)
@@ -208,7 +209,7 @@ _core.set_helpers(_as_buffer, _as_json, _as_images, _as_versions)
 
 
 _JSON = frozenset(("messages", "generation_params", "overrides", "group_overrides", "extra"))
-# Columns that come as what they say, and not as an array of bytes.
+# Columns that are delivered decoded, not as an array of bytes.
 TEXTS = _JSON | {"source", "user"}
 
 
@@ -225,7 +226,8 @@ def decoded(column: str, data: bytes, user_is_text: bool) -> Any:
 
 
 def _text(data: bytes) -> str:
-    """Text in which half of a surrogate pair may be; other bytes that are no UTF-8 are replaced."""
+    """Text in which half of a surrogate pair may be; other bytes that are not UTF-8 are
+    replaced."""
     try:
         return data.decode(errors="surrogatepass")
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from ._gather import GatherColumn, Layout, gathered, gpu_of, on_device
 
 
 class Columns:
-    """What both show of columns. All of it are copies."""
+    """The columns of both classes. All of it are copies."""
 
     def __init__(self, core: _core.Views) -> None:
         self._views = core
@@ -35,19 +35,20 @@ class Columns:
 
         Args:
             column: Its name; or "position_ids", "batch.advantages" or "batch.rewards": numbers from
-                0 on for each sequence, or what the batch has for it, for each of its tokens.
+                0 on for each sequence, or the batch's values for it, for each of its tokens.
             dtype: Of the result. Default: as the records have it, or as ``out`` has it.
             out: A numpy array or a torch tensor, of the right shape and dtype, to be written and
                 returned.
-            missing: What sequences have that do not carry the column. Default: they are an error.
+            missing: The value for sequences that do not carry the column. Default: they are an
+                error.
             part: "all" tokens of each sequence, its "prompt", or its "response".
             order: Indices of sequences, in the order in which they are taken. Default: all.
             shift: A token has the value of the token so many behind it: 1 for labels.
-            beyond: What stands where the sequence has no such token.
+            beyond: The value where the sequence has no such token.
             device: "cuda", "cuda:1" or a torch device: the result is a tensor there, written by the
                 GPU once torch's current stream gets there. See `ack_after`. Default: where ``out``
                 lies, or a numpy array.
-            threads: On the host, at most so many; 0: as many as pay.
+            threads: The most on the host; 0: as many as pay.
 
         Returns:
             Array of shape [tokens, ...]; `offsets` says where each sequence begins.
@@ -87,7 +88,7 @@ class Columns:
 
         Args:
             column: As in `packed`, like all that is not said here.
-            pad: What stands where a sequence has no token.
+            pad: The value where a sequence has no token.
             side: "right" or "left": where the padding is.
             length: Tokens of each row; 0: of the longest sequence.
             multiple_of: The length is rounded up to it.
@@ -174,8 +175,9 @@ class Columns:
         return found.astype(np.int32)
 
     def micro_batches(self, tokens: int) -> tuple[list[np.ndarray[Any, Any]], float]:
-        """The sequences in bins of at most so many tokens, each an ``order`` for `packed` and the
-        like; and how full the bins are, from 0 to 1. The same for the same batch, in any process.
+        """The sequences in bins of at most ``tokens`` tokens, each an ``order`` for `packed` and
+        the like; and the share of the bins that is filled, from 0 to 1. The same for the same
+        batch, in any process.
 
         Raises:
             InvalidArgumentError: A sequence is longer.
@@ -186,14 +188,14 @@ class Columns:
 
     def prepare(self, device: object) -> None:
         """Register the ring's lanes with a GPU now. Otherwise it is done in the background, and
-        what is gathered meanwhile is copied to pinned memory first.
+        gathers meanwhile go through pinned memory.
         """
         gpu = gpu_of(device)
         if gpu is not None:
             self._views.prepare(gpu)
 
     def gather_stats(self, device: object = "cuda") -> dict[str, Any]:
-        """What was gathered to a GPU since the stash was opened: ``registered_bytes``,
+        """Counts of gathers to a GPU since the stash was opened: ``registered_bytes``,
         ``read_bytes`` in place, ``staged_bytes`` through pinned memory, and ``why_staged``.
         """
         gpu = gpu_of(device)

@@ -1,5 +1,5 @@
-"""What happens in a run, for ``logging.getLogger("rollring")``: told where a stash is asked for a
-batch, from what the library has counted since. No thread, and nothing is counted for it here.
+"""Events of a run, for ``logging.getLogger("rollring")``: logged where a stash is asked for a
+batch, from the library's counts since the last time. No thread, and nothing is counted for it here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _counted(count: int, one: str, more: str = "") -> str:
 
 
 class StashLog:
-    """Tells what has changed at one stash."""
+    """Logs the changes at one stash."""
 
     def __init__(self, ring: str) -> None:
         self._ring = ring

@@ -1,5 +1,5 @@
 """Former names. An import, a pickle or an option that names a module gets the one at its place and
-never a second copy of it; and the package answers for what its front door had.
+never a second copy of it; and the package answers for the former names of its front door.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _PLACES = {
     "verl": "integrations.verl",
     "vllm": "integrations.vllm",
 }
-# What the front door had: the module that has it now, and its name there if that is another one.
+# Former names of the front door: the module that has each now, and its new name there if it
+# differs.
 _MOVED = {
     **dict.fromkeys(("GatherColumn", "Reader", "Share"), "batches"),
     **dict.fromkeys(("Codec", "PickleCodec", "PlainCodec", "TrajectoryCodec"), "extras"),
@@ -42,7 +43,7 @@ _HERE = f"{__package__}."
 
 
 def place_of(name: str) -> str | None:
-    """The whole name of the module that had this name; none: it is no former name."""
+    """The whole name of the module that had this name; None: it is not a former name."""
     if not name.startswith(_HERE):
         return None
     first, _, rest = name.removeprefix(_HERE).partition(".")
@@ -75,7 +76,7 @@ def know_former_names() -> None:
 
 
 def found(name: str) -> Any:
-    """What the front door had under this name.
+    """The object that the front door had under this name.
 
     Raises:
         AttributeError: Nothing.

@@ -216,7 +216,7 @@ def on_device(array: Array, device: Any) -> Any:
 
 
 class _Reads:
-    """A thread that waits for GPUs, and acknowledges what they have read, in order."""
+    """A thread that waits for GPUs, and acknowledges the batches that they have read, in order."""
 
     def __init__(self) -> None:
         self._waiting: deque[_core.Batch] = deque()
@@ -226,7 +226,7 @@ class _Reads:
 
     def watch(self, core: _core.Batch) -> None:
         with self._changed:
-            if self._pid != os.getpid():  # what a forked child has of them is its parent's
+            if self._pid != os.getpid():  # a forked child's copies are its parent's
                 self._pid, self._thread = os.getpid(), None
                 self._waiting.clear()
             if self._thread is None:
@@ -251,7 +251,7 @@ class _Reads:
                 while not core.wait_reads(1.0):
                     pass
                 good = True
-            except Exception as error:  # a failed GPU: whatever it says, the batch comes again
+            except Exception as error:  # a failed GPU: with any error the batch is delivered again
                 _LOG.error("a batch is given back, because the GPU failed to read it: %s", error)
                 good = False
             core.reads_done(good)

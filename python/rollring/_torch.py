@@ -11,7 +11,7 @@ from ._arrays import TORCH_ALONE, torch_dtype
 if TYPE_CHECKING:
     from ._views import Views
 
-# What torch did not have for long, and what holds its values.
+# Dtypes that torch lacked for long, each with a numpy dtype that holds its values.
 _WIDER = {"uint16": np.int32, "uint32": np.int64, "uint64": np.int64}
 
 

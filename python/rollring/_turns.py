@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-LOOK_SECONDS = 0.5  # between looks at a turn of another event loop: its end wakes nobody
+LOOK_SECONDS = 0.5  # between looks at a turn of another event loop: its end sends no wake-up
 
 
 class TaskTurns:

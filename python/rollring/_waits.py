@@ -52,7 +52,7 @@ def _wake(fd: int, done: asyncio.Future[None]) -> None:
         done.set_result(None)
 
 
-LOOK_SECONDS = 5.0  # between looks at what there is to log, however long a wait is
+LOOK_SECONDS = 5.0  # between looks for events to log, however long a wait is
 
 
 def end_of(timeout: float | None) -> float:

@@ -112,7 +112,7 @@ def provable_ties(tensors: Mapping[str, Any], declared: Mapping[str, str]) -> se
                 "before it: name them the other way round",
                 "invalid_argument",
             )
-    if hasattr(tensors, "_metadata"):  # torch's mark on what state_dict() returns
+    if hasattr(tensors, "_metadata"):  # torch's mark on the result of state_dict()
         return set(tensors)
     torch = sys.modules.get("torch")
     found = set(declared)
@@ -222,7 +222,7 @@ class Memory:
         """New addresses by name; as a rule there are none.
 
         Raises:
-            InvalidArgumentError: One, by name, is not what it was, or has no memory.
+            InvalidArgumentError: One, by name, has changed, or has no memory.
         """
         if only is not None:
             place = self._by_name.get(only)
@@ -252,8 +252,7 @@ class Memory:
         """For an end that cannot follow.
 
         Raises:
-            InvalidArgumentError: One, by name, lies elsewhere, is not what it was, or has no
-                memory.
+            InvalidArgumentError: One, by name, lies elsewhere, has changed, or has no memory.
         """
         for name in self.moved():
             raise InvalidArgumentError(
@@ -270,8 +269,8 @@ class Memory:
         return [place.tensor.untyped_storage() for place in places]
 
     def count_writes(self) -> None:
-        """Tell autograd that the tensors were written: what was saved of them for a backward pass
-        does not hold any more.
+        """Tell autograd that the tensors were written: values of them that it saved for a backward
+        pass are invalid.
         """
         if not self._places:
             return

@@ -46,7 +46,7 @@ class _Target:
 
 
 class Parts:
-    """What has come of one version so far.
+    """The parts of one version that have arrived so far.
 
     Args:
         end: The subscriber.
@@ -71,7 +71,8 @@ class Parts:
         ]
 
     def take(self, pieces: list[Piece]) -> tuple[list[int], list[tuple[str, Any]]]:
-        """Where each piece is to be copied to in host memory, and what is whole once it was.
+        """The place in host memory to which each piece is to be copied, and the tensors that are
+        whole after that.
 
         On a GPU the copies are queued by this.
         """

@@ -137,7 +137,7 @@ class WeightTransaction(OneVersion):
                     f"tensor '{name}' has no memory: its storage was freed (FSDP reshards after a "
                     "step, offloading): gather or load it before"
                 )
-            if gpu >= 0:  # what lies in host memory is copied before `put` returns
+            if gpu >= 0:  # values in host memory are copied before `put` returns
                 self._sources += kept
         return name, address, timeout, publisher._stream()
 

@@ -136,7 +136,8 @@ def _copied(tensor: Any) -> Any:
 
 
 def _described(tensor: Any) -> Any:
-    """What says all of a tensor but its values; of numpy's there is no such thing."""
+    """An object that describes all of a tensor but its values; numpy's tensors have no such
+    object."""
     if isinstance(tensor, np.ndarray):
         return tensor
     import torch

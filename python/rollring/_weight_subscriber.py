@@ -37,7 +37,7 @@ class WeightUpdate(OneVersion):
         self._over = True  # until there is one
         self.subscriber = subscriber
         self.version = subscriber._end.taken()
-        self._targets: list[Any] = []  # keeps alive what is written, until the version is over
+        self._targets: list[Any] = []  # keeps the written tensors alive, until the version is over
         self._loaded = self._staged = self._over = False
 
     def load(self, timeout: float | None = None) -> None:

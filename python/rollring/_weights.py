@@ -1,4 +1,4 @@
-"""What both ends of the weight channel have in common: tensors that stay where they are, waits."""
+"""The part that both ends of the weight channel share: tensors that stay where they are, waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def version_number(version: Any) -> int:
     """As an integer, which the library may still refuse.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not an integer.
         InvalidArgumentError: It is far out of range.
     """
     try:
@@ -161,13 +161,13 @@ def place(
     promised: int | None = None,
     bits: bool = False,
 ) -> tuple[Described, int]:
-    """What the library wants to know of a tensor that stays where it is, and its GPU (-1: none).
+    """The library's description of a tensor that stays where it is, and its GPU (-1: none).
 
     Args:
         name: For errors.
         tensor: numpy's, torch's, or one of any package that speaks DLPack.
         written: An engine loads into it.
-        kept: Gets what else has to live as long.
+        kept: Gets the objects that have to live as long.
         promised: The GPU (-1: none) on which values of tensors on torch's meta device will lie.
         bits: A dtype that rollring has no name for goes as its bits.
     """
@@ -311,7 +311,7 @@ End = TypeVar("End", _core.WeightPublisher, _core.WeightSubscriber)
 
 
 class ChannelEnd(Closes, Generic[End]):
-    """What the trainer's and the engine's end have in common."""
+    """The part that the trainer's and the engine's end share."""
 
     _end: End
     _gpu: int
@@ -325,7 +325,7 @@ class ChannelEnd(Closes, Generic[End]):
         self._end.close()
 
     def _stream(self) -> int:
-        """torch's current stream, so that what is queued on it is done before."""
+        """torch's current stream, so that work queued on it is done before."""
         if self._gpu < 0:
             return 0
         return int(sys.modules["torch"].cuda.current_stream(self._gpu).cuda_stream)

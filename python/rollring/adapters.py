@@ -1,4 +1,4 @@
-"""Helpers for what is built on rollring's classes: adapters of other frameworks, and extras.
+"""Helpers for code on rollring's classes: adapters of other frameworks, and extras.
 
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
 `published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. One that holds a mixture of
@@ -8,7 +8,7 @@ answers are under way: `in_background`, `put_checked`, `refusals`, `engine_versi
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
-`decoded` for what its callers give and get.
+`decoded` for the values that its callers give and get.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch of the stash, what it consists of, and a rank's share of it, read in another process."""
+"""A batch of the stash, its parts, and a rank's share of it, read in another process."""
 
 from __future__ import annotations
 

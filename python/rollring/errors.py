@@ -126,7 +126,7 @@ class TroubleError(RollringError):
 
 
 # One code each, or few, of a class above: by these names, except clauses of earlier programs catch
-# what they caught. New programs name the class above, and compare `code`.
+# the same errors as before. New programs name the class above, and compare `code`.
 
 
 class UnsupportedError(InvalidArgumentError):

@@ -1,5 +1,5 @@
 """A ring, producers and a trainer in one go, all of it in Python: ``python -m rollring.demo``.
 
-Read `sides` first: `produce` is what a rollout worker does, and `train` what a trainer does. The
-rest is there to look after processes, and to prove that what was sent has come.
+Read `sides` first: `produce` is the work of a rollout worker, and `train` that of a trainer. The
+rest looks after processes, and proves that every record sent has arrived.
 """

@@ -1,4 +1,4 @@
-"""What a demo sends."""
+"""The records that a demo sends."""
 
 from __future__ import annotations
 

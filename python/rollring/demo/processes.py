@@ -62,7 +62,7 @@ class Workers:
 
     def start(self, ring: str, load: Load, count: int) -> None:
         spawn = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # it would unblock what is blocked below
+        resource_tracker.ensure_running()  # it would unblock the signals that are blocked below
         # They come without the signals of a terminal, which are for this process to act on.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
         try:
@@ -132,7 +132,7 @@ def seconds_since_start() -> float:
 
 
 def _run(pipe: Any, work: Callable[..., dict[str, Any]], *args: Any) -> None:
-    """What a process does."""
+    """The main function of a process."""
     say_all_ourselves()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""Counts and digests of what was sent, and of what has come."""
+"""Counts and digests of sent and of received records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 import rollring as rr
 
-# What a record may have for each token: the digest covers these.
+# The columns that a record may have for each token: the digest covers these.
 COLUMNS: dict[str, type[np.generic]] = {
     "token_ids": np.int32,
     "loss_mask": np.uint8,

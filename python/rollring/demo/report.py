@@ -1,4 +1,4 @@
-"""What a demo says: while it runs, and at its end."""
+"""The output of a demo: while it runs, and at its end."""
 
 from __future__ import annotations
 

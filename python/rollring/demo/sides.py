@@ -1,4 +1,4 @@
-"""What a rollout worker does, and what a trainer does."""
+"""The work of a rollout worker, and that of a trainer."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def train(stash: rr.Stash, workers: Workers, seen: Seen) -> Iterator[None]:
     """The trainer: takes whole groups, a batch at a time, until all that was sent has come."""
     idle_since = None
     while True:
-        over = workers.over()  # asked first: what they have sent can be read by now
+        over = workers.over()  # asked first: records that they have sent can be read by now
         batch: rr.Batch | None
         try:
             batch = stash.next(timeout=0.01 if over else 0.1)
         except TimeoutError:
             batch = stash.rest() if over else None  # less than a batch, at the end
         if batch is not None:
-            with batch:  # acknowledged at the end of the block: nobody gets it again
+            with batch:  # acknowledged at the end of the block: no trainer gets it again
                 seen.take(batch)
             idle_since = None
         elif over:

@@ -8,9 +8,9 @@
     torch_memory_saver.pause("weights")   # to pinned host memory; the GPU's is free for others
     torch_memory_saver.resume("weights")  # the same addresses, the same bytes
 
-What differs: a call does all that it was asked for or nothing, and raises where
-torch_memory_saver ends the process. Nothing is preloaded into the process, so that a region has
-what torch allocates, and not what others take with cudaMalloc.
+Differences: a call does all of its work or nothing, and raises where torch_memory_saver ends the
+process. Nothing is preloaded into the process, so that a region has torch's allocations, and not
+those of others with cudaMalloc.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .memory import MemoryDomain, in_region, outside
 __all__ = ["MemorySaver", "configure_subprocess", "torch_memory_saver"]
 
 _log = logging.getLogger("rollring")
-_BACKED_UP = "+cpu"  # behind the tag: what lies in regions with enable_cpu_backup
+_BACKED_UP = "+cpu"  # behind the tag: memory of regions with enable_cpu_backup
 
 
 class MemorySaver:

@@ -102,7 +102,7 @@ class RingQueue(Closes):
         _queues.add(self)
 
     def _detach(self) -> None:
-        """Nothing of another process's: what there is of it is inert here."""
+        """Touches nothing of another process: this object's parts are inert here."""
         self._producer: Producer | None = None
         self._consumer: _core.Consumer | None = None
         self._attaching = threading.Lock()

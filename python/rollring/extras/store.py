@@ -16,7 +16,7 @@ from ..adapters import NUMPY_DTYPES, Closes, dtype_name, shown, to_bytes, torch_
 from ..errors import NotStoredError
 from .codecs import Codec, PlainCodec
 
-# What a value was put as, in its tag.
+# The form in which a value was put, in its tag.
 ARRAY, TENSOR, ENCODED = 0, 1, 2
 SCALAR = 4  # an array or a tensor without dimensions, which lies there as one with a single row
 _KIND = 3

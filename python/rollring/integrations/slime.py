@@ -30,7 +30,7 @@ _Key = tuple[str, int]
 
 
 def _fill(sample: Any, record: Any) -> Any:
-    """What was generated, in the fields of slime's Sample."""
+    """The generated record, in the fields of slime's Sample."""
     columns = tokens(record)
     response = columns.response
     sample.tokens = columns.token_ids.tolist()
@@ -57,7 +57,7 @@ def _samples(asked: list[Any], group: Group) -> list[Any]:
 
 
 class _Run:
-    """What lasts from one call to the next."""
+    """The state that lasts from one call to the next."""
 
     def __init__(self, args: Any) -> None:
         ring = os.environ["ROLLRING_RING"]
@@ -95,7 +95,7 @@ class _Run:
             self.asked[key] = (time.monotonic(), samples)
 
     def next(self, data_source: Any) -> Batch | None:
-        """A group, if there is one; if not, what is late goes back to the data source."""
+        """A group, if there is one; if not, late ones go back to the data source."""
         try:
             return self.stash.next(timeout=1.0)
         except TimedOutError:
@@ -103,7 +103,7 @@ class _Run:
             self.stash.check(stale_after=silent)
         if self.patience is None:
             return None
-        # Only now: while slime trains, what has come in time waits in the ring.
+        # Only now: while slime trains, punctual groups wait in the ring.
         due = time.monotonic() - self.patience
         for key in [key for key, (since, _) in self.asked.items() if since < due]:
             data_source.add_samples([self.asked.pop(key)[1]])

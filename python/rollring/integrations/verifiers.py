@@ -6,8 +6,8 @@
 
     producer.push_many(records(episode, group_size=8, repetition_id=3, policy_version=7))
 
-Nothing of verifiers is imported: what an environment returns (Episode) and what a client of its
-servers gets (WireEpisode) have the same attributes.
+Nothing of verifiers is imported: the result of an environment (Episode) and that of a client of its
+servers (WireEpisode) have the same attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Columns = Mapping[str, Callable[[Any], Any]]
 
 
 def _status(trace: Any, train_on_timeouts: bool) -> str:
-    """What became of a trace. Its errors may be of attempts before the one that succeeded."""
+    """The outcome of a trace. Its errors may be of attempts before the one that succeeded."""
     if not trace.ok:
         return "timed_out" if trace.is_timeout and not trace.errors else "failed"
     if trace.is_timeout:
@@ -64,7 +64,7 @@ def _of_trace(trace: Any) -> dict[str, Any]:
 
 
 def _of_branch(branch: Any, ids: list[int], mask: Any, columns: _Columns) -> dict[str, Any]:
-    """The columns of one sample; what no node of the branch has is left out."""
+    """The columns of one sample, without those that no node of the branch has."""
     sampled = [node for node in branch.nodes if any(node.mask)]
     has_logprobs = any(node.logprobs for node in sampled)
     made = push_fields(ids, mask, branch.logprobs if has_logprobs else None)
@@ -156,7 +156,7 @@ def _mark(episode: Any) -> dict[str, Any]:
 
 
 def _unjudged(episode: Any) -> bool:
-    """Whether run() or finalize() of its environment failed: what was rewarded does not count."""
+    """Whether run() or finalize() of its environment failed: its rewards do not count."""
     return not episode.ok and all(trace.ok for trace in episode.traces)
 
 

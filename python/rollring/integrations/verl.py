@@ -10,7 +10,7 @@
 
 verl imports this module in its workers and in its driver; each sync it calls, on all of them,
 
-    prepare, init_process_group      nothing is made anew: who takes part, and what they have
+    prepare, init_process_group      nothing is made anew: the processes and their parts are known
     send_weights, receive_weights    tensors go through the channel's slots as they are gathered
     finalize                         the version is committed, once all have loaded it
 
@@ -93,7 +93,7 @@ class RollringCheckpointEngine(CheckpointEngine):
         self._name = ""
         self._held = -1
 
-    # --- what verl calls, in this order -----------------------------------------------------------
+    # --- verl's calls, in this order --------------------------------------------------------------
 
     def prepare(self) -> dict[str, Any]:
         """Abandon the rest of a failed sync, and describe this worker to the others."""
@@ -221,7 +221,7 @@ class RollringCheckpointEngine(CheckpointEngine):
 
     async def _attached(self) -> WeightSubscriber:
         if self._channel is None:
-            # What was committed before this worker came is not sent to it once more.
+            # A version that was committed before this worker came is not sent to it once more.
             self._channel = await asyncio.to_thread(
                 WeightSubscriber,
                 self._ring,

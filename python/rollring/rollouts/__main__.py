@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _plain(value: Any) -> Any:
-    """What Parquet and datasets have beside JSON's types."""
+    """Types that Parquet and datasets have beside JSON's."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 

@@ -1,4 +1,4 @@
-"""What files hold: rows of JSON lines, of one JSON list, of Parquet, of a folder of `datasets`."""
+"""The rows of files: JSON lines, one JSON list, Parquet, or a folder of `datasets`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parsed(row: Row) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """What is wrong with a line of JSON, without the number that it has as a text of its own."""
+    """The error in a line of JSON, without the number that it has as a text of its own."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     if isinstance(error, json.JSONDecodeError):

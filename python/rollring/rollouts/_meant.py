@@ -44,7 +44,7 @@ class KeyWatch:
             self._fresh.append((logging.INFO, "'score' is read as the reward"))
 
     def take(self) -> list[tuple[int, str]]:
-        """Level and text of what was not taken yet."""
+        """Level and text of the remarks that were not taken yet."""
         taken, self._fresh = self._fresh, []
         return taken
 
@@ -69,5 +69,5 @@ class KeyWatch:
 
 
 def _plain(key: str) -> str:
-    """Without what spellings of one name differ in."""
+    """Without the characters in which spellings of one name differ."""
     return key.replace("_", "").replace("-", "").replace(" ", "").lower()

@@ -20,7 +20,7 @@ class Rollouts:
     """The records of a file in its order, or a share of them, numbered and sized.
 
     Attributes:
-        remark: What was made of the sizes of groups, for people; may be empty.
+        remark: The sizes of groups as they were understood, for people; may be empty.
         plain: Whether a size that was not given is known now.
     """
 
@@ -92,7 +92,7 @@ class Rollouts:
         return (fields for _, fields in self.placed())
 
     def placed(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Fields, each with where they stand in the file."""
+        """Fields, each with their place in the file."""
         share, shares = self._shard
         numbers = Census()
         counts = self._census is not None
@@ -125,7 +125,7 @@ class Rollouts:
             fields["group_size"] = size
 
     def remarks(self) -> list[tuple[int, str]]:
-        """Logging level and text of what the rows so far showed of their keys, each told once."""
+        """Logging level and text of remarks on the keys of the rows so far, each told once."""
         return [(level, f"{self._path}: {text}") for level, text in self._records.watch.take()]
 
     def count(self) -> int:
@@ -156,8 +156,8 @@ def read_rollouts(
     Args:
         path: Of the file or folder.
         tokenizer: For rollouts that are text: a folder or a name for transformers'
-            ``AutoTokenizer``, or a tokenizer. What it makes of the text may differ from what the
-            model sampled.
+            ``AutoTokenizer``, or a tokenizer. The tokens that it makes of the text may differ from
+            those that the model sampled.
         group_size: Of records that do not say it. Default: the number of members that each group of
             the file has, if it is the same for all, and not 1.
         rewards: Keys whose sum is the reward of text rollouts without one. Default: ``score``, or
@@ -171,7 +171,8 @@ def read_rollouts(
         takes them.
 
     Raises:
-        BadRecordError: A row is no record, or the file is none of these. The text names the line.
+        BadRecordError: A row is not a record, or the file is none of these. The text names the
+            line.
         OSError: It cannot be read.
     """
     rollouts = Rollouts(

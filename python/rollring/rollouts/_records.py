@@ -27,7 +27,7 @@ _OF_GENERATED = {
 _PADDED = ("loss_mask", "logprobs", "ref_logprobs", "advantages", "token_rewards")
 _REALS = ("reward", "topk_logprobs", "logprobs", "ref_logprobs", "advantages", "token_rewards")
 _IDS = ("example_id", "prompt_id")
-# Pairs of a prompt and what was generated, as text or messages: of most programs, and of verl.
+# Pairs of a prompt and the generated part, as text or messages: of most programs, and of verl.
 _TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
 _FORMATS = "`rollring formats` shows the accepted records"
 
@@ -51,7 +51,7 @@ class Records:
         """The fields of a row; without ``columns`` those that a census needs, and maybe others.
 
         Raises:
-            BadRecordError: It is no record. All keys that are missing are named.
+            BadRecordError: It is not a record. All keys that are missing are named.
         """
         row = {key: value for key, value in row.items() if value is not None}
         made = {key: value for key, value in row.items() if key in self._fields}
@@ -96,7 +96,7 @@ class Records:
     def _take_tokens(
         self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
     ) -> str:
-        """Fills token_ids of keys that hold tokens; returns what is missing."""
+        """Fills token_ids of keys that hold tokens; returns the name of the missing part."""
         whole = [key for key in _WHOLE if key in row]
         generated = [key for key in _GENERATED if key in row]
         both = whole if len(whole) > 1 else generated if len(generated) > 1 else []
@@ -121,7 +121,7 @@ class Records:
     def _join(
         self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
     ) -> None:
-        """A prompt and what was generated, with columns of the latter alone."""
+        """A prompt and the generated part, with columns of the latter alone."""
         (generated,) = (key for key in _GENERATED if key in row)
         prompt, answer = list(row["prompt_ids"]), list(row[generated])
         if made.setdefault("n_prompt", len(prompt)) != len(prompt):
@@ -158,7 +158,7 @@ class Records:
     def _take_scores(
         self, values: Values, row: dict[str, Any], made: dict[str, Any], used: set[str]
     ) -> None:
-        """What verl, verifiers and TRL say beside the text."""
+        """The fields that verl, verifiers and TRL have beside the text."""
         keys = self._rewards or [key for key in row if "reward" in key and key != "reward"]
         if "reward" not in made and "score" in row and not self._rewards:
             values.real("score", row["score"])
@@ -186,12 +186,12 @@ class Records:
             )
         try:
             made.update(self._tokenizer.columns(*text))
-        except Exception as error:  # also what a chat template raises
+        except Exception as error:  # also any error of a chat template
             raise refused(place, f"its text cannot be made into tokens: {error}") from error
 
 
 def _conversation(row: dict[str, Any], used: set[str]) -> tuple[Any, Any] | None:
-    """The prompt and what was generated, as text or messages."""
+    """The prompt and the generated part, as text or messages."""
     for prompt, answer in _TEXTS:
         if prompt in row and answer in row:
             used.update((prompt, answer))

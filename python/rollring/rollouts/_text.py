@@ -11,7 +11,7 @@ Messages = Sequence[dict[str, Any]]
 
 
 class Tokenizer:
-    """Makes a prompt and what was generated into tokens.
+    """Makes a prompt and the generated part into tokens.
 
     Args:
         tokenizer: A folder or a name for ``AutoTokenizer.from_pretrained``, or a tokenizer.

@@ -91,7 +91,7 @@ class Values:
         self.integer(key, value, *_U64)
 
     def generated(self, key: str, column: str, value: Any, n_generated: int) -> None:
-        """A column of what was generated alone."""
+        """A column of the generated part alone."""
         _COLUMNS[column](self, key, value)
         if len(value) != n_generated:
             self.bad(key, f"has {len(value)} entries for {n_generated} generated tokens")

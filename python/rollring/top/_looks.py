@@ -1,4 +1,4 @@
-"""What the page shows: looks at a ring from outside, and what changed between two of them."""
+"""The content of the page: looks at a ring from outside, and the changes between two of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tokens_per_second(before: Look | None, now: Look) -> dict[int, float]:
 
 
 def explained(group: dict[str, Any]) -> str:
-    """What a group waits for, from whom and since when, in lines."""
+    """The reason for which a group waits, for which worker and since when, in lines."""
     state = group["state"]
     lines = [
         f"group {group['instance_id']}",

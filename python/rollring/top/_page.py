@@ -27,8 +27,9 @@ Order = tuple[str, Callable[[Row], Any]]
 
 
 def terminal_is_gone() -> bool:
-    """Whether nobody can read the page any more. A hang-up signal may be ignored, or come to nobody
-    (a terminal that was opened by a program); reading then fails at once, again and again.
+    """Whether the terminal is gone, and the page has no reader. A hang-up signal may be ignored, or
+    reach no process (a terminal that was opened by a program); reading then fails at once, again
+    and again.
     """
     with contextlib.suppress(OSError, ValueError):
         poll = select.poll()
@@ -38,7 +39,7 @@ def terminal_is_gone() -> bool:
 
 
 class Explanation(ModalScreen[None]):
-    """What a group waits for, or what a worker has."""
+    """The reason for which a group waits, or the records of a worker."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Close"),

@@ -8,7 +8,7 @@
       cmd: python -m rollring.integrations.areal
 
 `install` changes modules of AReaL in its process, once they are loaded: no file of it is changed.
-`ROLLRING_AREAL` has what else there is to say (`Settings`). docs/areal.md has all of it.
+`ROLLRING_AREAL` has the other settings (`Settings`).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Turns:
     """Of one adapter: tags that a domain of the process has go to it, the others to AReaL's own
     adapter.
 
-    AReaL may release or resume again what already is: that changes nothing.
+    AReaL may release released memory or resume resumed memory: that changes nothing.
     """
 
     def __init__(self, theirs: Any, known: tuple[str, ...]) -> None:

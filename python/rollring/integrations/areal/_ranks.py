@@ -14,7 +14,7 @@ class Ranks:
     """The ranks of this process's trainer.
 
     AReaL's gateway asks again only those workers that failed. A rank that failed alone would be
-    asked alone, and wait in a collective for ranks that nobody asks.
+    asked alone, and wait in a collective for ranks without a call.
 
     Args:
         patience_s: How long a rank waits for the others. They meet in a group of their own on the

@@ -1,4 +1,4 @@
-"""AReaL's remote tensors in a store of the machine, in the place of its HTTP."""
+"""AReaL's remote tensors in a store of the machine, instead of its HTTP."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Place(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A store, and the ring that it stands on."""
+    """A store, and the ring under it."""
 
     store: Store
     ring: str
@@ -94,7 +94,7 @@ class Stores:
         with self._lock:
             if name not in self._open:
                 if make:
-                    # Of a run that was killed: its tensors belong to nobody, and AReaL begins a run
+                    # A store of a killed run: its tensors have no owner, and AReaL begins a run
                     # again under its name. One that some process has open stays.
                     with contextlib.suppress(RollringError):
                         Store.remove(name)
@@ -124,7 +124,7 @@ class Stores:
         """Into this process's own.
 
         Raises:
-            RollringError: There is no store to be had, or no room in it.
+            RollringError: No store is available, or it has no room.
             TypeError: It takes no such value.
         """
 

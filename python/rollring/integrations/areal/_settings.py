@@ -51,7 +51,7 @@ class Settings:
     def of_environment(cls) -> Settings:
         """
         Raises:
-            InvalidArgumentError: The setting is no JSON, or has a field that there is not.
+            InvalidArgumentError: The setting is not JSON, or has an unknown field.
         """
         return cls(**settings_of(cls, SETTING, "store"))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 MASKED = np.int32(-100)  # of their dtype: a plain int is converted at each comparison
-ORIGIN = 2  # what `rollring consume --output` writes back as a group of Atropos
+ORIGIN = 2  # the fields that `rollring consume --output` writes back as a group of Atropos
 # Of a member: the key of the group, and the column.
 _BY_TOKEN = {
     "advantages": "advantages",

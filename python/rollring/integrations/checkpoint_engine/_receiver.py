@@ -1,9 +1,9 @@
 """The engine's end, within checkpoint-engine's receiver, which knows nothing of it.
 
-The receiver calls `open_slot`, slices what it got for each tensor, loads what the slices are, and
-drops what it got: all that it does is seen from these three. So the version is staged when the
-buffer is dropped, if all of it was taken, and rejected otherwise. A thread waits for the commit
-meanwhile, and frees a receiver whose sender is gone, for it would wait for ever.
+The receiver calls `open_slot`, slices the buffer for each tensor, loads the slices, and drops the
+buffer: these three steps show its state. So the version is staged when the buffer is dropped, if
+all of it was taken, and rejected otherwise. A thread waits for the commit meanwhile, and frees a
+receiver whose sender is gone, because that would wait for ever.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ...weights import WeightUpdate
 
 _log = logging.getLogger("rollring")
 
-# What the sender says in the place of a tensor's offset: the number of the last tensor of its
-# message, and its own. A message's tensors are loaded when the next message comes.
+# The sender's value for a tensor's offset: the number of the last tensor of its message, and its
+# own. A message's tensors are loaded when the next message comes.
 PER_MESSAGE = 1 << 32
 LOOK_S = 0.5  # between looks whether the sender lives
 
@@ -44,7 +44,8 @@ def open_slot(
     device_id: int | None,
     deadline_s: float,
 ) -> Buffer:
-    """What checkpoint-engine's receiver has weights from: `Sender` names it, the receiver calls it.
+    """The buffer from which checkpoint-engine's receiver has weights: `Sender` names this function,
+    the receiver calls it.
 
     Args:
         ring: Its weight channel.
@@ -57,7 +58,7 @@ def open_slot(
         deadline_s: For each wait.
 
     Raises:
-        RollringError: What `WeightSubscriber` raises.
+        RollringError: The errors of `WeightSubscriber`.
     """
     last = _sessions.pop(name, None)
     if last is not None:
@@ -125,7 +126,7 @@ class _Session:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
 
-    # --- what the receiver does -------------------------------------------------------------------
+    # --- the receiver's thread --------------------------------------------------------------------
 
     def take(self, message: int, tensor: int, nbytes: int) -> torch.Tensor:
         """A tensor's bytes, until the next message."""
@@ -210,7 +211,7 @@ class _Session:
             self._reader.done(self._update.version, self._parts - 1)
             self._reads = False
 
-    # --- what the sender does ---------------------------------------------------------------------
+    # --- the sender's side ------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_S):
@@ -245,7 +246,7 @@ class _Session:
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.bind(self._address)
-            # Nobody connects if the receiver has got to its end.
+            # There is no connection if the receiver has got to its end.
             while socket.poll(int(self._deadline_s * 1000), zmq.POLLOUT):
                 socket.send_multipart([b"", pickle.dumps(error)])
                 if self._ended.wait(LOOK_S):

@@ -1,4 +1,4 @@
-"""The trainer's end: what checkpoint-engine's own parameter server says to its receivers."""
+"""The trainer's end: the messages of checkpoint-engine's own parameter server to its receivers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Sender:
 
     Args:
         publisher: Of this rank of the trainer. Other engines may be attached to it as well.
-        receivers: Whom this rank sends to, each by the UUID of its GPU ("GPU-..."), which is what
-            receivers look for their address by.
+        receivers: The receivers of this rank, each by the UUID of its GPU ("GPU-..."), the key by
+            which they look for their address.
 
     Raises:
         InvalidArgumentError: A receiver is named twice, or none is.
@@ -89,14 +89,14 @@ class Sender:
             timeout: Seconds for all of it.
 
         Returns:
-            What `WeightPublisher.publish` returns.
+            The result of `WeightPublisher.publish`.
 
         Raises:
             RejectedError: An engine could not load it; the text is its traceback.
             PeerGoneError: An engine died.
             TimedOutError: Engines, named in the text, did not answer in time. Where a version goes
                 through its slots in parts, all wait for the slowest.
-            Exception: What ``req_func`` raises.
+            Exception: Any error of ``req_func``.
         """
         left = TimeLeft(timeout)
         receivers = self._connect(version, timeout)
@@ -128,7 +128,7 @@ class Sender:
         for i, gpu in enumerate(self._receivers):
             name = f"checkpoint-engine.{i}"
             address = f"ipc://{self._folder}/{number}.{i}"
-            # Not REQ: what ends the conversation goes out while an answer is outstanding.
+            # Not REQ: the last message goes out while an answer is outstanding.
             socket = self._context.socket(zmq.DEALER)
             socket.linger = 1000
             socket.bind(address)
@@ -156,7 +156,7 @@ class Sender:
 
 
 class _Receiver:
-    """What was said to one receiver, and what is left to be said."""
+    """The messages sent to one receiver, and those that are left to be sent."""
 
     def __init__(self, gpu: str, name: str, address: str, socket: Any, said: list[bytes]) -> None:
         self.gpu = gpu
@@ -174,7 +174,7 @@ class _Receiver:
 
     @property
     def wants(self) -> int:
-        """What to poll its socket for: nothing can be sent before it has connected."""
+        """The events to poll its socket for: nothing can be sent before it has connected."""
         return int(zmq.POLLIN if self.awaited else zmq.POLLOUT)
 
     def go_on(self) -> None:

@@ -11,8 +11,8 @@
     producer.push("gsm8k/17", token_ids=ids, group_size=8, repetition_id=3)
 
 On the trainer's node that is a producer of its ring. On another one it is one of that node's own
-ring, and an actor there ships what lies in it. Weights go the other way: engines attach to the
-channel of the ring that `weight_ring` names. docs/ray.md describes failures.
+ring, and an actor there ships its records. Weights go the other way: engines attach to the channel
+of the ring that `weight_ring` names. docs/ray.md describes failures.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def actor_on(node: str, name: str, kind: type, *given: object) -> Any:
 
 
 def actor_named(name: str) -> Any:
-    """ValueError: there is none. RayError: nobody knows, for example while a link fails."""
+    """ValueError: there is none. RayError: the answer is unknown, for example while a link
+    fails."""
     try:
         return ray.get_actor(name, NAMESPACE)
     except AssertionError as error:  # Ray expects an answer of the head, and has got none
@@ -55,7 +56,7 @@ def actor_named(name: str) -> Any:
 
 
 def find_actor(name: str) -> Any:
-    """actor_named(), asked again for some seconds while nobody knows."""
+    """actor_named(), asked again for some seconds while the answer is unknown."""
     left = TimeLeft(END_S)
     while True:
         try:
@@ -79,7 +80,7 @@ def is_gone(actor: Any, name: str) -> bool:
 
 
 def ask(call: Callable[[], Any], left: TimeLeft, gone: Callable[[], bool] = lambda: False) -> Any:
-    """What call(), a call of an actor, answers. An actor that has died comes back, and is asked
+    """The answer of call(), a call of an actor. An actor that has died comes back, and is asked
     again. One of AWAY: it did not in time, or is gone(); GetTimeoutError: it has not answered."""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What actors of a node know of a ring, in files that outlive them."""
+"""The knowledge of a node's actors about a ring, in files that outlive them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def notes(ring: str, begin: str) -> Iterator[Path]:
 
 
 def source_note(ring: str, ring_id: int, source: int) -> Path:
-    """What a receiver knows of a node's ring."""
+    """A receiver's knowledge of a node's ring."""
     return note(ring, f"{_sources(ring_id)}{source:016x}")
 
 

@@ -133,8 +133,8 @@ def _no_place(instance_id: str, timeout: float | None) -> TimedOutError:
 
 
 class NodeProducer(Producer):
-    """As `rollring.Producer`, of this node's ring. What it sends survives this process, and the
-    actors that ship it; a group gets its place from the trainer's stash before its first record.
+    """As `rollring.Producer`, of this node's ring. Its records survive this process, and the actors
+    that ship them; a group gets its place from the trainer's stash before its first record.
     """
 
     def __init__(

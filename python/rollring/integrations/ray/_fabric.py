@@ -56,7 +56,7 @@ class Fabric:
         linger: Seconds that a batch waits for more, while others are under way.
         weights: Versions of the ring's weight channel go to all nodes: see `weight_ring`.
         direct: Records and weights go over TCP connections of rollring's own, to ports that the
-            receiving node's system chooses; where one is not to be had, and without it, by calls of
+            receiving node's system chooses; where none is available, and without it, by calls of
             Ray's actors.
         run: The name under which workers find it, where another machine of the cluster has a ring
             of the same name. Empty: the ring's.
@@ -87,7 +87,7 @@ class Fabric:
         window = to_bytes(object_store_bytes)
         options = Options(window, to_bytes(batch_bytes), linger, weights, direct)
         left = TimeLeft(timeout)
-        self._handle = Handle(ring, self._ring_id)  # first: nobody else ends the run from now on
+        self._handle = Handle(ring, self._ring_id)  # first: holds the run open
         try:
             self._receiver: Any = self._find_receiver(options, left)
             self._source: Any = self._find_source(window, left) if weights else None
@@ -133,7 +133,7 @@ class Fabric:
         return source
 
     def nodes(self) -> list[dict[str, Any]]:
-        """A dict for each ring on another node: whose it is, what came of it, and what waits.
+        """A dict for each ring on another node: its owner, its counts, and its waiting bytes.
 
         With weights also the "version" that the node has, how many "engines" it has, the "gpu" on
         which they read it (empty: in host memory), and which "problem".

@@ -1,4 +1,4 @@
-"""The actor of a node: ships what lies in the node's ring to the receiver."""
+"""The actor of a node: ships the records of the node's ring to the receiver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ._stream import Reach, Stream
 
 _log = logging.getLogger("rollring")
 
-WAIT_S = 0.05  # for records, between looks at what was answered
+WAIT_S = 0.05  # for records, between looks for answers
 AGAIN_S = 0.2  # before the receiver is asked again
 LOOK_S = 2.0  # between looks for rings of nodes that are gone
 ANSWER_S = 60.0
@@ -53,8 +53,8 @@ class _Parcel:
     answered: bool = False
 
 
-# The session, its parcel, and what says how that arrived, or raises. No parcel: the session is
-# over.
+# The session, its parcel, and a function that tells how that arrived, or raises. No parcel: the
+# session is over.
 _Answer = tuple[str, _Parcel | None, Callable[[], Arrived | None]]
 
 
@@ -90,8 +90,8 @@ class Carrier:
 
     @property
     def idle(self) -> bool:
-        """Nobody puts anything into the ring, and all of it has arrived."""
-        # The ring says it: what was not read yet is in no parcel.
+        """No producer puts anything into the ring, and all of it has arrived."""
+        # The ring says it: a record that was not read yet is in no parcel.
         waiting = any(lane["depth_bytes"] for lane in stat_ring(self.source.ring)["lanes"])
         return not waiting and self._outbox.producers() == 0
 
@@ -216,13 +216,13 @@ class Carrier:
         return (0.0, self._options.linger, WAIT_S)[min(flying, 2)]
 
     def _note_spare(self, spare: int) -> None:
-        """Workers of this node open groups within what we have, and without a call."""
+        """Workers of this node open groups within our places, and without a call."""
         self._spare = spare
         self._outbox.bound_groups(min(spare, self._wanted))
 
     def _want(self) -> int:
-        """Places in advance, which are kept from others meanwhile. Before we give some back nobody
-        here may take another one; places in use stay."""
+        """Places in advance, which are kept from others meanwhile. Before we give some back no
+        worker here may take another one; places in use stay."""
         self._wanted = self._demand.places()
         if self._wanted < self._spare:
             self._outbox.bound_groups(self._wanted)
@@ -266,7 +266,7 @@ class Carrier:
         ref.future().add_done_callback(answer)
 
     def _hear(self, timeout: float = 0.0) -> None:
-        """What was answered: raises what the receiver has raised."""
+        """The answers so far: raises the receiver's error."""
         while True:
             try:
                 session, parcel, result = self._answers.get(timeout > 0, timeout or None)
@@ -279,7 +279,7 @@ class Carrier:
             if parcel is None or arrived is None:
                 raise TimeoutError("the receiver has restarted, or the connection to it is lost")
             self._window = arrived.window
-            # Before the release of what has used some.
+            # Before the release of the records that have used some.
             self._demand.answered(arrived.asked, arrived.is_short)
             self._note_spare(arrived.spare)
             self._flying -= parcel.nbytes
@@ -288,7 +288,7 @@ class Carrier:
             self._outbox.release(self._parcels.popleft().records)
 
     def _look_for_gone(self, workers: list[int]) -> None:
-        """Of those that have places: nobody may have heard that they went."""
+        """Of those that have places: the receiver may not have heard that they went."""
         lanes = {row["lane"]: row for row in stat_ring(self.source.ring)["lanes"]}
         told = [worker for _, worker in self._gone]
         for worker in workers:
@@ -385,7 +385,7 @@ class Forwarder:
                 time.sleep(AGAIN_S)
 
     def _watch_rings(self) -> None:
-        """What nodes that are gone have left on this machine is shipped from here."""
+        """Records that dead nodes have left on this machine are shipped from here."""
         while not self._ended.wait(LOOK_S):
             try:
                 self._adopt()

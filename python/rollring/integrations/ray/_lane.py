@@ -1,4 +1,4 @@
-"""A lane of the trainer's ring, and what one source's forwarder sends into it."""
+"""A lane of the trainer's ring, and the records that one source's forwarder sends into it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SourceLane:
         self._parcels: dict[int, tuple[asyncio.Future[Spare], object]] = {}  # and their memory
         self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
-        self._joining = threading.Lock()  # over the three that follow, and what begins a session
+        self._joining = threading.Lock()  # over the three that follow, and the begin of a session
         self._incoming: Incoming | None = None  # the session's connection
         self._streamed: dict[int, tuple[Incoming, int]] = {}  # parcels of it, and their numbers
         self._ends: asyncio.Future[None] | None = None  # done when the session is over
@@ -81,8 +81,8 @@ class SourceLane:
         return self._closed
 
     def begin(self, session: str) -> tuple[list[int], int]:
-        """The source's forwarder begins anew, and will send again what has not been answered.
-        Which of its workers have places, and how many it has in advance."""
+        """The source's forwarder begins anew, and will send unanswered parcels again. Which of its
+        workers have places, and how many it has in advance."""
         with self._joining:
             self._session, self._next = session, 0
             self._leave_connection()
@@ -112,7 +112,7 @@ class SourceLane:
             return self._incoming
 
     def _leave_connection(self) -> None:
-        """What it brought is kept until drop_parcels()."""
+        """Its parcels are kept until drop_parcels()."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

@@ -1,4 +1,4 @@
-"""What a run's actors and rings are called, and what they tell each other."""
+"""The names of a run's actors and rings, and the values that they tell each other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lane_and_epoch(worker: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Of a fabric; what all its actors know."""
+    """Of a fabric; all its actors know these."""
 
     object_store_bytes: int
     batch_bytes: int
@@ -74,13 +74,13 @@ class About:
     host: str
     pid: int  # of the receiver
     over: str  # why its run is over; empty: it is not
-    create: dict[str, Any]  # what a ring like it is made with
+    create: dict[str, Any]  # the arguments that make a ring like it
     options: Options
 
 
 @dataclasses.dataclass(frozen=True)
 class Attached:
-    """What a forwarder learns when it begins."""
+    """The values that a forwarder learns when it begins."""
 
     window: int  # bytes that may be under way
     workers: list[int]  # that have places
@@ -92,7 +92,7 @@ class Attached:
 
 @dataclasses.dataclass(frozen=True)
 class Arrived:
-    """What a forwarder learns when a parcel is in the ring."""
+    """The values that a forwarder learns when a parcel is in the ring."""
 
     window: int
     spare: int

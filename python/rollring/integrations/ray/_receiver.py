@@ -1,4 +1,4 @@
-"""The actor beside the trainer: puts what other nodes send into the trainer's ring."""
+"""The actor beside the trainer: puts the records of other nodes into the trainer's ring."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("rollring")
 
 LOOK_S = 1.0  # between looks whether the ring is there, and which nodes live
 ATTACH_S = 30.0  # for a predecessor's lane to be read out
-LINGER_S = 10.0  # after the run, in which whoever asks is told why it is over
+LINGER_S = 10.0  # after the run, in which callers are told why it is over
 
 
 class Receiver:
@@ -69,10 +69,10 @@ class Receiver:
         self._watch: asyncio.Task[None] | None = None
         self._listener = Listener(self._join) if options.direct else None
         forget_all_but(rings())
-        ray.get_runtime_context().current_actor.about.remote()  # nobody else may call
+        ray.get_runtime_context().current_actor.about.remote()  # perhaps the only call
 
     async def about(self) -> About:
-        """What workers and forwarders have to know."""
+        """The values that workers and forwarders have to know."""
         self._begin_watch()
         return About(
             self._run,
@@ -105,7 +105,7 @@ class Receiver:
         return self._over
 
     async def ends(self, why: str) -> None:
-        """Whoever asks from now on hears so."""
+        """Callers hear so from now on."""
         self._closing = why
 
     # --- for forwarders ---------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class Receiver:
             self._gone[lane.source.ring] = self._row(lane.source, False) | stats
 
     async def close(self) -> None:
-        """All lanes are others'. What was written down of sources is removed."""
+        """All lanes are others'. The notes about sources are removed."""
         if self._watch is not None:
             self._watch.cancel()
         if self._listener is not None:
@@ -295,7 +295,7 @@ class Receiver:
         forget_all_but(rings())
 
     def _remove_rings(self) -> None:
-        """Of nodes of this machine that have nobody any more, and what was written down of all."""
+        """Rings of this machine's nodes without processes, and the notes about all."""
         for name in rings():
             if name.startswith(node_rings(self._ring, self._ring_id)):
                 remove(name, force=True, missing_ok=True)

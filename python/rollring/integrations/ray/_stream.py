@@ -2,7 +2,7 @@
 
 An actor call costs about a millisecond, and its memory goes through two object stores. A session's
 parcels go over one connection instead, from the node's ring into memory from which the receiver
-puts them into the trainer's; the answers come back on it. Where no connection is to be had, the
+puts them into the trainer's; the answers come back on it. Where no connection is available, the
 same parcels are calls of the receiver. The state of a session is the same either way
 (`_lane.SourceLane`): a session that fails is begun anew, and unanswered parcels are sent again.
 """
@@ -293,7 +293,7 @@ class Stream:
         session: str,
         heard: Callable[[tuple[int, int, int, bool, int] | None], None],
     ) -> None:
-        """OSError: no connection is to be had."""
+        """OSError: no connection is available."""
         self._heard = heard
         self._connection = socket.create_connection(address, CONNECT_S)
         try:

@@ -20,7 +20,7 @@ Coming = TypeVar("Coming", bound="Arrival")
 
 
 class Arrival:
-    """A version on its way to a node: what was said about it."""
+    """A version on its way to a node: the source's messages about it."""
 
     def __init__(self, version: int) -> None:
         self.version = version
@@ -30,7 +30,7 @@ class Arrival:
 
 
 class NodeChannel(Generic[Coming]):
-    """Publishes what comes from the trainer's node to the engines of this one.
+    """Publishes the versions of the trainer's node to the engines of this one.
 
     Args:
         layout: Of the trainer's channel, or `NO_TENSORS`.
@@ -72,19 +72,19 @@ class NodeChannel(Generic[Coming]):
         return self.problem
 
     async def commit(self, arrival: Coming) -> None:
-        """The trainer has committed what was voted for."""
+        """The trainer has committed the version that was voted for."""
         assert self._task is not None
         arrival.counts.set_result(None)
         await self._task
         self._arrival = None
 
     async def give_up(self) -> None:
-        """What is on its way."""
+        """The version on its way."""
         if self._arrival is not None:
             await self._stop()
 
     async def _cut_off(self) -> Coming | None:
-        """What is on its way, which is given up."""
+        """The version on its way, which is given up."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -52,12 +52,12 @@ def group_on(uuid: str) -> GpuGroup:
 
 
 class GpuGroup:
-    """One end. What it queues it queues in the order of the calls.
+    """One end. It queues its work in the order of the calls.
 
     Attributes:
         key: Of the group that it has joined; empty: none.
-        user: What it serves now: whatever it served before has no say any more.
-        nodes: That have joined it; of who sends.
+        user: Its present user: an earlier one has no say any more.
+        nodes: That have joined it; only the sender has them.
     """
 
     def __init__(self, gpu: Any) -> None:
@@ -81,8 +81,8 @@ class GpuGroup:
         self.key = key
 
     async def queue(self, address: int, nbytes: int) -> asyncio.Future[None]:
-        """From the first one to all others. What it returns is done once it lies there, and raises
-        NcclError if that is not known to be so."""
+        """From the first one to all others. Its future is done once the bytes lie there, and raises
+        NcclError if that is not known."""
         members = self._members
         if members is None:
             raise NcclError("this node has left the group")
@@ -97,11 +97,11 @@ class GpuGroup:
         return asyncio.get_running_loop().run_in_executor(self._watcher, _wait, members, done)
 
     def memory(self, nbytes: int) -> Any:
-        """torch's tensor of so many bytes."""
+        """torch's tensor of ``nbytes`` bytes."""
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self.gpu)
 
     async def leave(self) -> None:
-        """Afterwards no GPU reads or writes here any more what was queued."""
+        """Afterwards no GPU reads or writes queued memory here any more."""
         members, self._members, self.key = self._members, None, b""
         if members is not None:
             await asyncio.to_thread(members.abort)

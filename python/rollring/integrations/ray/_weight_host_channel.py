@@ -13,7 +13,7 @@ from ._weight_layout import Span, VersionMemory, WeightLayout
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.2  # between looks for engines that came late
-SLOT_BYTES = 64 << 20  # engines copy out of one while what came last is packed into the next
+SLOT_BYTES = 64 << 20  # engines copy out of one while the last part is packed into the next
 
 
 class Writer:
@@ -24,7 +24,7 @@ class Writer:
 
 
 class HostArrival(Arrival):
-    """A version on its way to a node: what has come of it."""
+    """A version on its way to a node: its state."""
 
     def __init__(self, version: int, parts: int, memory: VersionMemory) -> None:
         super().__init__(version)
@@ -67,13 +67,13 @@ class HostArrival(Arrival):
         self._changed.set()
 
     async def settled(self) -> None:
-        """Until nothing is written into its memory any more. Nobody may enter meanwhile."""
+        """Until nothing is written into its memory any more. No writer may enter meanwhile."""
         for writer in list(self._writers):
             writer.close()
         await self._settled.wait()
 
     async def more_than(self, tensors: int) -> int:
-        """How many are whole, once that are more than so many, or all pieces have come."""
+        """The number of whole tensors, once it exceeds ``tensors``, or all pieces have come."""
         while not self.is_whole and self._whole <= tensors:
             self._changed.clear()
             await self._changed.wait()
@@ -114,8 +114,8 @@ class HostChannel(NodeChannel[HostArrival]):
     # --- a version on its way ---------------------------------------------------------------------
 
     async def begin(self, version: int, parts: int, *, committed: bool) -> None:
-        """What is open is given up. A version that an earlier source has left comes again: engines
-        were told that it was given up, and get it once it counts."""
+        """The open version is given up. A version that an earlier source has left is sent again:
+        engines were told that it was given up, and get it once it counts."""
         await self._stop()
         memory = next(one for one in self.memories if one is not self._held)
         memory.version = -1
@@ -131,7 +131,7 @@ class HostChannel(NodeChannel[HostArrival]):
         self._keep(arrival.memory, arrival.version)
 
     async def give_up(self) -> None:
-        """What is on its way. Its bytes are kept, if all have come: they may count yet."""
+        """The version on its way. Its bytes are kept, if all have come: they may count yet."""
         if self._arrival is not None:
             await self._stop()
             if self._held is not None:

@@ -33,7 +33,7 @@ class Cut:
 
 
 def split(pieces: list[Piece], itemsizes: list[int], most: int) -> Iterator[list[Piece]]:
-    """The same pieces in runs of at most so many bytes each, or one element."""
+    """The same pieces in runs of at most ``most`` bytes each, or one element."""
     run: list[Piece] = []
     left = most
     for index, first, elements, at in pieces:
@@ -54,7 +54,7 @@ def split(pieces: list[Piece], itemsizes: list[int], most: int) -> Iterator[list
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """What all ends of a run's channel agree on."""
+    """The layout that all ends of a run's channel agree on."""
 
     tensors: tuple[tuple[str, str, tuple[int, ...], int], ...]  # name, dtype, shape, tied to
     slot_bytes: int
@@ -76,12 +76,12 @@ class WeightLayout:
         return places, end
 
     def cuts(self, pieces: list[Piece], places: list[int], most: int) -> list[Cut]:
-        """A part in order, at most so many bytes each."""
+        """A part in order, at most ``most`` bytes each."""
         itemsizes = [NUMPY_DTYPES[dtype].itemsize for _, dtype, _, _ in self.tensors]
         return [self.cut(run, places) for run in split(pieces, itemsizes, most)]
 
     def cut(self, pieces: list[Piece], places: list[int]) -> Cut:
-        """What is to be done with a part, or a run of it, that lies there."""
+        """The work for a part, or a run of it, that lies there."""
         address = pieces[0][3]
         spans: list[Span] = []
         end = 0
@@ -120,7 +120,7 @@ class VersionMemory:
         }
 
     def read(self, at: int, nbytes: int) -> Any:
-        """A copy: what lies here may be another version's next."""
+        """A copy: the next bytes here may be another version's."""
         return self._bytes[at : at + nbytes].copy()
 
     def run(self, at: int, nbytes: int) -> memoryview:

@@ -41,11 +41,11 @@ class Member:
 
 
 class Nodes:
-    """Looks at each again and again, by itself: one that does not answer holds up nobody.
+    """Looks at each again and again, by itself: one that does not answer delays no other.
 
     Attributes:
         session: Of this source. A relay listens to the one that has looked at it last.
-        offer: What relays are told of the trainer; None: there is none.
+        offer: The trainer as relays are told of it; None: there is none.
     """
 
     def __init__(self, ring: str, ring_id: int) -> None:
@@ -73,7 +73,7 @@ class Nodes:
         return found
 
     def committed(self, members: Iterable[Member], version: int) -> None:
-        """They have it now; what a look that is under way says of that is older."""
+        """They have it now; a look that is under way has older news."""
         self._commits += 1
         for one in members:
             one.status = replace(one.status, held=version, version=version)

@@ -65,8 +65,8 @@ class Origin:
 
 
 class Passing:
-    """Two phases over nodes: all have staged it, and only then the trainer is told so; what the
-    trainer says then is told to all. A node that dies is left behind.
+    """Two phases over nodes: all have staged it, and only then the trainer is told so; then all are
+    told the trainer's answer. A node that dies is left behind.
 
     Attributes:
         members: Those that are in it yet.
@@ -189,8 +189,8 @@ class Passing:
             host.stop()
 
     async def _votes(self, version: int, committed: bool) -> str | None:
-        """Why a node cannot take it; nothing: all have staged it. Who is left behind meanwhile may
-        never answer."""
+        """Why a node cannot take it; nothing: all have staged it. A node that is left behind
+        meanwhile may never answer."""
         asked = {one: asyncio.ensure_future(self.ask(one, "vote", version)) for one in self.members}
 
         def votes() -> list[asyncio.Future[str | None]]:
@@ -219,8 +219,8 @@ class Passing:
         await asyncio.gather(*(self.ask(one, what, version, *given) for one in self.members))
 
     async def ask(self, member: Member, what: str, version: int, *given: object) -> str | None:
-        """Of one that still is a member. Why it cannot, or what it tells; nothing also if it is a
-        member no more."""
+        """Of one that still is a member. The reason why it cannot, or its message; nothing also if
+        it is not a member any more."""
         if member not in self.members:
             return None
         try:
@@ -240,7 +240,7 @@ class Passing:
         return None
 
     def leave_behind(self, member: Member, version: int, why: str) -> None:
-        """Once. Without a reason nobody hears of it."""
+        """Once. Without a reason it is not logged."""
         if member not in self.members:
             return
         self.members.remove(member)

@@ -94,7 +94,7 @@ class WeightRelay:
         return self._ring
 
     async def look(self, session: str, offer: Offer | None) -> RelayStatus:
-        """The source says what it has, and hears what is here."""
+        """The source says which versions it has, and hears which are here."""
         async with self._lock:
             self._loop = asyncio.get_running_loop()
             if session != self._session:

@@ -14,8 +14,8 @@ from ._weight_gpu import uuid_of
 def weight_ring(ring: str, *, device: Any = None, run: str = "", timeout: float = 60.0) -> str:
     """The ring of this node whose weight channel has the trainer's versions, for engines.
 
-    Give its name to a `rollring.WeightSubscriber`, or to the engine in the place of the trainer's
-    ring. On the trainer's node it is the trainer's; on another one it is the node's, which a relay
+    Give its name to a `rollring.WeightSubscriber`, or to the engine in place of the trainer's ring.
+    On the trainer's node it is the trainer's; on another one it is the node's, which a relay
     publishes on from then on.
 
     Args:

@@ -29,7 +29,7 @@ from ._weight_relay import Offer
 _log = logging.getLogger("rollring")
 
 LOOK_S = 0.3  # between looks for a trainer, and which nodes lag
-ON_GPU_S = 30.0  # to attach there: what is mapped the first time takes its time
+ON_GPU_S = 30.0  # to attach there: the first mapping takes its time
 
 
 class WeightSource:

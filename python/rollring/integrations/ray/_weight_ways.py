@@ -28,13 +28,13 @@ TRIES = 3  # of a part, among nodes that all live
 
 
 def drop(done: asyncio.Future[Any]) -> None:
-    """Nobody wants to know any more what comes of it."""
+    """The result is of no interest any more."""
     done.add_done_callback(lambda done: done.cancelled() or done.exception())
     done.cancel()
 
 
 class Asks(Protocol):
-    """Who knows which nodes a version goes to."""
+    """The object that knows which nodes a version goes to."""
 
     members: list[Member]
 
@@ -48,8 +48,8 @@ class Leaves(Asks, Protocol):
 
 
 class HostWay:
-    """To nodes that keep versions in host memory: over a connection to each, and to those to which
-    none is to be had, through Ray's object store.
+    """To nodes that keep versions in host memory: over a connection to each, and to nodes without
+    one through Ray's object store.
 
     Args:
         passing: The version's.
@@ -71,8 +71,8 @@ class HostWay:
         return [one for one in self._passing.members if one.wants and not one.status.gpu]
 
     async def send(self, cuts: list[Cut], is_last: bool) -> None:
-        """A part, in pieces: each goes on while the next one is copied. Afterwards nobody reads the
-        part any more where it lies."""
+        """A part, in pieces: each goes on while the next one is copied. Afterwards the part can be
+        overwritten where it lies."""
         for cut in cuts:
             if self._members():
                 await self._send(cut, is_last and cut is cuts[-1])
@@ -209,7 +209,7 @@ class GpuWay:
         self._queueing = asyncio.Lock()
 
     def _members(self) -> list[Member]:
-        """None, once somebody else sends: nodes go on with that."""
+        """None, once another source sends: nodes go on with that."""
         if self._took and self._group.user is not self:
             return []
         return [one for one in self._passing.members if one.wants and one.status.gpu]
@@ -260,7 +260,7 @@ class GpuWay:
         self.flying.popleft()
 
     async def stop(self) -> None:
-        """Afterwards no GPU reads any more what lies here."""
+        """Afterwards no GPU reads memory here any more."""
         if self._group.user is self:
             await self._group.leave()
         for part in self.flying:
@@ -343,7 +343,7 @@ class GpuWay:
             )
             found = await asyncio.gather(*asked)
             if members != self._members():
-                await group.leave()  # it would wait for who is gone
+                await group.leave()  # it would wait for a node that is gone
             try:
                 await own
             except NcclError as error:

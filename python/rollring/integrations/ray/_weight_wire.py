@@ -51,7 +51,7 @@ class PieceSender:
     """The source's end, for one version and one node."""
 
     def __init__(self, address: Address, token: str, session: str) -> None:
-        """Blocks; within an event loop's thread pool. OSError: no connection is to be had."""
+        """Blocks; within an event loop's thread pool. OSError: no connection is available."""
         self._landed: dict[int, asyncio.Future[bool]] = {}
         self._lost = False
         self._left = 0  # bytes of a piece that the kernel has not taken
@@ -78,7 +78,7 @@ class PieceSender:
         return future
 
     def send(self, version: int, number: int, cut: Cut, is_last: bool, data: Any) -> None:
-        """Blocks. Afterwards nobody reads `data`. OSError: the connection is lost."""
+        """Blocks. Afterwards `data` can be overwritten. OSError: the connection is lost."""
         spans = np.array([(at, nbytes) for at, nbytes, _ in cut.spans], np.uint64).tobytes()
         header = _PIECE.pack(version, number, cut.whole, is_last, len(cut.spans))
         runs = [memoryview(data)[start : start + nbytes] for _, nbytes, start in cut.spans]
@@ -91,7 +91,8 @@ class PieceSender:
         self._left = 0
 
     def under_way(self) -> tuple[int, int]:
-        """What has yet to get there. While it changes, the network is slow, and no more."""
+        """The bytes that have yet to get there. While it changes, the network is slow, and no
+        more."""
         return self._left, 0 if self._lost else unacknowledged(self._connection)
 
     def end(self) -> None:

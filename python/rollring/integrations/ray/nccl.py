@@ -12,7 +12,7 @@ from ...errors import UnsupportedError
 UNIQUE_BYTES = 128
 _IN_PROGRESS = 7
 _BYTES = 1  # ncclUint8
-NAP_S = 0.0002  # between looks at what NCCL does: it tells nobody
+NAP_S = 0.0002  # between looks at NCCL's state: it sends no notice
 QUEUE_S = 60.0  # for a broadcast to be queued: the first one makes connections
 
 
@@ -132,7 +132,7 @@ class Communicator:
             raise NcclError("the group was abandoned")
 
     def _settle(self, code: int, until: float | None) -> None:
-        """Until what was begun is done, as far as it is the processor's to do."""
+        """Until the begun work is done, as far as it is the processor's to do."""
         while code in (0, _IN_PROGRESS):
             state = ctypes.c_int(0)
             with self._lock:

@@ -22,7 +22,7 @@ class Loads(TorchDispatchMode):  # type: ignore[misc]
     last: each write into the model counts for the name that it has in hand.
 
     Args:
-        model: Its parameters and buffers are what is written.
+        model: Its parameters and buffers are written.
 
     Attributes:
         came: Names of tensors that the loader has asked for.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rollring")
 
-IDLE_SECONDS = 30.0  # after which a trainer that nobody works for says so
+IDLE_SECONDS = 30.0  # after which a trainer without workers says so
 
 
 class RollringGenerator:
@@ -94,7 +94,7 @@ class RollringGenerator:
         self._board = RequestBoard(ring, "SkyRL's trainer", attempts=attempts, codec=codec)
         self._board.open()
         self._producer = Producer(ring, "SkyRL's trainer")
-        # A visit of each call: the same prompt comes again in each epoch, and in the next run.
+        # A visit of each call: the same prompt returns in each epoch, and in the next run.
         self._visit = time.time_ns()
         self._first_visit = self._visit
         self._asked: dict[int, dict[str, Any]] = {}  # requests under way, by their number

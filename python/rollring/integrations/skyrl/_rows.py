@@ -1,4 +1,4 @@
-"""What SkyRL asks for as requests, and what comes of them as its rows."""
+"""SkyRL's prompts as requests, and the answers as its rows."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ def _record(item: Mapping[str, Any], rollout: Rollout, begun: float) -> dict[str
 
     Args:
         item: The request.
-        rollout: What was made.
+        rollout: The worker's result.
         begun: When, by the monotonic clock.
 
     Raises:
-        ValueError: It has a field that is none, or one that is not as long as the response.
+        ValueError: It has an unknown field, or one that is not as long as the response.
     """
     given = dict(rollout)
     prompt = list(given.pop("prompt_ids"))
@@ -88,8 +88,8 @@ def serve(
             * ``loss_mask``: of the response's tokens, 0 or 1. Default: 1.
             * ``stop_reason``: "length" says that it was cut. Default: "stop".
 
-            What it raises is logged, and another worker tries; after too many, the trainer has a
-            row that is not trained on.
+            An error is logged, and another worker tries; after too many, the trainer has a row that
+            is not trained on.
         name: Of this worker, shown to people.
         codec: As of the generator.
         timeout: Seconds to wait for the ring to appear.

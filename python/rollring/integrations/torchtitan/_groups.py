@@ -129,7 +129,8 @@ class Groups:
         return not why
 
     def settle(self, receipts: Sequence[tuple[int, bytes]]) -> int:
-        """Acknowledge what a checkpoint contains. Returns how many records were still there."""
+        """Acknowledge the records that a checkpoint contains. Returns how many records were still
+        there."""
         found = 0
         for step, receipt in receipts:
             try:

@@ -220,7 +220,7 @@ class Rollouts:
                 ) from error
 
     def batches(self, step: Step, rows: int, count: int) -> Batches:
-        """The object that the trainer slices, ``count`` batches of so many rows."""
+        """The object that the trainer slices, ``count`` batches of ``rows`` rows."""
         assert self._reader is not None
         return Batches(self._reader, step, rows, count, self.settings.logprobs == "aligned")
 

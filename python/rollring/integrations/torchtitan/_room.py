@@ -1,4 +1,5 @@
-"""Whether producers can send what a step misses: groups that wait for it stay in their lanes."""
+"""Whether producers can send the groups that a step misses: groups that wait for it stay in their
+lanes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Settings:
     """Of `ROLLRING_TORCHTITAN`: the ring's name, or JSON with these fields.
 
     Attributes:
-        ring: Its name. Default: ``ROLLRING_RING``, else what the server says.
+        ring: Its name. Default: ``ROLLRING_RING``, else the server's answer.
         server: The URL of ``rollring serve-atropos``, where it is not at port 8000 of the host that
             torchtitan's client looks at.
         rollouts: "rest": by torchtitan's own REST client.
@@ -72,7 +72,7 @@ class Settings:
     def of_environment(cls) -> Settings:
         """
         Raises:
-            InvalidArgumentError: The setting is no JSON, or has a field that there is not.
+            InvalidArgumentError: The setting is not JSON, or has an unknown field.
         """
         given = settings_of(cls, SETTING, "ring")
         given.setdefault("ring", os.environ.get("ROLLRING_RING", ""))

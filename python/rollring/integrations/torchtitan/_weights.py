@@ -1,5 +1,5 @@
-"""Weights of torchtitan's GRPO trainer through the weight channel, in the place of its groups of
-NCCL with a patched vLLM.
+"""Weights of torchtitan's GRPO trainer through the weight channel, instead of its groups of NCCL
+with a patched vLLM.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class Sender:
 
 
 def take_weights(module: Any, handling: Any, settings: Settings) -> None:
-    """Replace `Trainer.send_weights` in the trainer's module, and what it makes groups with."""
+    """Replace `Trainer.send_weights` in the trainer's module, and the function that makes its
+    groups."""
     marker = _mark()
     module.setup_group = lambda *_, **__: (None, None)
     module.new_group = lambda *_, **__: None

@@ -11,7 +11,7 @@ The synchronous `GRPOTrainer` takes its completions from workers: ``rollout_func
 The asynchronous trainers (`AsyncGRPOTrainer`, `AsyncDistillationTrainer`) have two ways:
 
 * Their worker, our queue: `share_rollout_queue(trainer)`, or a `ShmRolloutWorker`
-  (`ShmDistillationRolloutWorker`) in the place of their `AsyncRolloutWorker`.
+  (`ShmDistillationRolloutWorker`) instead of their `AsyncRolloutWorker`.
 * Any number of rollout workers of your own, which push into a ring: `RingRolloutWorker`.
 
 TRL is imported where it is used.

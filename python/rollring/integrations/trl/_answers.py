@@ -138,7 +138,7 @@ class _Weights:
 
     def __init__(self, ring: str, into: Mapping[str, Any], name: str) -> None:
         self.lock = threading.Lock()
-        self._held = threading.Event()  # the parameters are what the trainer has committed
+        self._held = threading.Event()  # the parameters are those that the trainer has committed
         self._error: RollringError | None = None
         self._ring, self._into, self._name = ring, into, name
         threading.Thread(target=self._follow, name="rollring weights", daemon=True).start()

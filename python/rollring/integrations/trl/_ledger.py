@@ -36,8 +36,8 @@ class Ledger:
 
     A trainer makes micro-batches of its samples in their order, one ahead of the one that it trains
     on. `made_micro_batch` notes where each ends, so that `trained` follows from how many there
-    were. A trainer that does not tell of them is believed to train on what it had taken before its
-    last step began.
+    were. A trainer that does not tell of them is believed to train on all samples that it had taken
+    before its last step began.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Ledger:
         self._ends: deque[int] = deque()  # of micro-batches that are not trained on yet
         self._told_ends = False
         self._handed_before = 0  # when the step before ended
-        self._begun: dict[Key, set[Name]] = {}  # by an earlier trainer, and not come again yet
+        self._begun: dict[Key, set[Name]] = {}  # by an earlier trainer, and not delivered again yet
 
     def add(self, lease: Lease) -> None:
         lease.first = self._made
@@ -59,7 +59,7 @@ class Ledger:
         self.leases.append(lease)
 
     def trained_before(self, key: Key) -> set[Name]:
-        """The members of a group that comes again which an earlier trainer's checkpoint has."""
+        """The members of a redelivered group which an earlier trainer's checkpoint has."""
         return self._begun.get(key, set())
 
     def made_micro_batch(self, held_back: int) -> None:

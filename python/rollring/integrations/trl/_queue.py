@@ -25,7 +25,7 @@ def theirs_of(kind: str) -> Any:
 
 
 class SampleCodec:
-    """How a `RingQueue` carries samples, of a dataclass: what is plain data as it is, field by
+    """The way in which a `RingQueue` carries samples, of a dataclass: plain data as it is, field by
     field, and other objects (images in a prompt) pickled.
 
     Args:
@@ -74,7 +74,7 @@ def shm_worker(kind: str, name: str) -> type:
         """Their `AsyncRolloutWorker`, whose samples go through shared memory.
 
         It is one, so that a checkpoint keeps the index of the next prompt. `stop` removes the queue
-        with what is in it.
+        with its samples.
 
         Args:
             lane_bytes: Memory of the queue. A sample must fit; the child waits while it is full.

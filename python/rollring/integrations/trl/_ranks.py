@@ -1,4 +1,4 @@
-"""What the ranks of a trainer do together, where one of them has the ring."""
+"""Common steps of a trainer's ranks, where one of them has the ring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def of_all_ranks(accelerator: Any, value: T) -> list[T]:
-    """What each rank gives, in their order."""
+    """The values of all ranks, in their order."""
     if accelerator.num_processes == 1:
         return [value]
     gathered: list[T] = _collectives().gather_object([value])
@@ -26,7 +26,7 @@ def of_all_ranks(accelerator: Any, value: T) -> list[T]:
 def on_first_rank(
     accelerator: Any, work: Callable[[], T], meanwhile: Callable[[], object] = lambda: None
 ) -> T:
-    """What the first rank's ``work`` gives, on every rank; the others do something ``meanwhile``.
+    """The first rank's result of ``work``, on every rank; the others do something ``meanwhile``.
 
     Raises:
         RollringError: On the others, where the first rank fails; the text is that of its error.
@@ -53,7 +53,7 @@ def on_first_rank(
 
 
 class FirstRankCalls:
-    """What TRL asks of the first rank alone, while the other ranks wait for it in a collective.
+    """TRL's calls to the first rank alone, while the other ranks wait for it in a collective.
 
     If such a call raised at once, the others would wait until a launcher ends them. Where every
     rank has the callback of a worker, the first rank goes on to the next event of that callback,

@@ -1,4 +1,4 @@
-"""What a trainer asks of the workers of its ring: requests for prompts, and a group for each."""
+"""A trainer's requests to the workers of its ring: one for each prompt, and a group for each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RolloutRequests:
         )
         self._board = RequestBoard(ring, "TRL's trainer", attempts=attempts, codec=codec)
         self._board.open()
-        self._visit = time.time_ns()  # the same prompt comes again, also in the next run
+        self._visit = time.time_ns()  # the same prompt returns, also in the next run
 
     def members(self, prompts: Sequence[Any], count: int) -> Iterator[Member]:
         """A completion of each prompt, in their order; ``count`` times in a row is one request."""

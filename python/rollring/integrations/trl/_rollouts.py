@@ -137,8 +137,8 @@ class RingRollouts:
 
 
 def _columns(members: Iterable[Member]) -> Columns:
-    """What TRL expects of all rows. A column that no row needs is None or left out, as where TRL
-    itself has generated them.
+    """The columns that TRL expects of all rows. A column that no row needs is None or left out, as
+    where TRL itself has generated them.
     """
     names = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "reward")
     made: dict[str, list[Any]] = {name: [] for name in names}

@@ -57,7 +57,7 @@ def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str
     """A record as the fields of `async_distillation`'s RolloutSample.
 
     Raises:
-        ValueError: It has no ``topk_ids`` and ``topk_logprobs``, what the teacher said.
+        ValueError: It has no ``topk_ids`` and ``topk_logprobs``, the teacher's answer.
     """
     made = _common(record, version)
     del made["old_log_probs"]

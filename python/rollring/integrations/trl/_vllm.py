@@ -80,10 +80,10 @@ class VLLMWeightTransfer:
         self._source: _Given | None = None
         self._trainer: Any = None
 
-    # --- what TRL calls
+    # --- TRL's calls
 
     def init_weight_transfer(self) -> None:
-        """Make the ring, where it is not there. What is sent is known with the first version."""
+        """Make the ring, where it is not there. The tensors are known with the first version."""
         with first_rank.call():
             find_or_create(self.ring, self._ring_options)
 
@@ -106,7 +106,7 @@ class VLLMWeightTransfer:
         """Nothing, as in `pause`."""
 
     def destroy(self) -> None:
-        """Leave the channel: servers go on with what they have. Idempotent."""
+        """Leave the channel: servers keep their weights. Idempotent."""
         if self._trainer is not None:
             self._trainer.shutdown()
             self._trainer = None

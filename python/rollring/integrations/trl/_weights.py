@@ -59,10 +59,10 @@ class RingWeightTransfer:
             ring, timeout=timeout, publish_as=publish_as, name="TRL", **options
         )
 
-    # --- what TRL calls
+    # --- TRL's calls
 
     def init_weight_transfer(self) -> None:
-        """Make the ring, where it is not there. What is sent is known with the first version."""
+        """Make the ring, where it is not there. The tensors are known with the first version."""
         with first_rank.call():
             find_or_create(self.ring, self._ring_options)
 
@@ -76,7 +76,7 @@ class RingWeightTransfer:
             TimedOutError: An engine, named in the text, has not staged it in time.
             RejectedError: An engine could not take it; the text says which, and why.
             InvalidArgumentError: The tensors are not those of the first version.
-            BusyError: Somebody else publishes weights on this ring, such as another trainer.
+            BusyError: Another process publishes weights on this ring, such as another trainer.
         """
         with first_rank.call(iterator):
             self.publish(iterator)
@@ -85,7 +85,7 @@ class RingWeightTransfer:
         """Nothing: engines that have adopted the version serve it."""
 
     def destroy(self) -> None:
-        """Leave the channel: engines go on with what they have. Idempotent."""
+        """Leave the channel: engines keep their weights. Idempotent."""
         self._stream.close()
 
     # --- inside
@@ -98,4 +98,4 @@ class RingWeightTransfer:
 
     def _ready(self, publisher: WeightPublisher) -> None:
         publisher.wait_subscribers(self._engines, self._stream.timeout)
-        self._engines = 0  # who comes and goes later is not waited for
+        self._engines = 0  # engines that come and go later are not waited for

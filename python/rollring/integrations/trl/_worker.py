@@ -68,8 +68,8 @@ class RingRolloutWorker:
     counted.
 
     Versions: each `update_model_version` commits the next policy version of the ring, and producers
-    stamp it on what they push. Ring versions continue across restarts, while the trainer counts
-    from 1; samples carry the trainer's number.
+    stamp it on their records. Ring versions continue across restarts, while the trainer counts from
+    1; samples carry the trainer's number.
 
     One thread uses it.
 
@@ -156,7 +156,7 @@ class RingRolloutWorker:
         self._looked = (float("-inf"), 0)
         self._dropped = 0
 
-    # --- what TRL calls
+    # --- TRL's calls
 
     def start(self) -> None:
         """Take the ring's seat. The trainer calls it where its training begins."""
@@ -188,7 +188,7 @@ class RingRolloutWorker:
     def check_health(self, stale_after_s: float) -> None:
         """Raise if the trainer waits in vain. The trainer calls it while it gets no sample.
 
-        The death of a producer is no reason while another one lives and sends.
+        The death of a producer does not count while another one lives and sends.
 
         Raises:
             ProducerDiedError: No producer lives, and a group has waited for one that died for
@@ -211,11 +211,11 @@ class RingRolloutWorker:
         if idle >= patience:
             check(self.ring, patience, waiting=True)
 
-    # --- what a run may use
+    # --- for use in a run
 
     def callback(self) -> Any:
         """A `TrainerCallback` for ``trainer.add_callback``, on every rank: it tells this worker
-        which samples were trained on, and keeps in checkpoints what their weights have.
+        which samples were trained on, and keeps in checkpoints the samples that their weights have.
         """
         self._called_back = True
         return callback_of(self)

@@ -1,4 +1,4 @@
-"""What the trainer's end calls engines with, beside the clients that vLLM has."""
+"""The trainer's clients for engines, beside those that vLLM has."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Pause:
             self._client.resume_generation()
 
     def give_up(self) -> None:
-        """After a failure: they go on with what they have, if each of them has one version."""
+        """After a failure: they keep their weights, if each of them has one version."""
         with said("looking for engines that are POISONED"):
             poisoned = [one["name"] for one in engines_of(self._ring) if one["state"] == "poisoned"]
             if self._begun and poisoned:
@@ -142,13 +142,13 @@ class Pause:
 
 
 def engines_of(ring: str) -> list[dict[str, Any]]:
-    """What the channel of a ring says of its engines."""
+    """The engines according to the channel of a ring."""
     return [engine for rank in stat_weights(ring) for engine in rank["engines"]]
 
 
 @contextlib.contextmanager
 def said(doing: str) -> Iterator[None]:
-    """What fails in the block is logged: something else is to be said to the caller."""
+    """A failure in the block is logged: the caller gets another error."""
     try:
         yield
     except Exception as error:

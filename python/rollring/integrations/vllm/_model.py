@@ -1,11 +1,11 @@
 """A vLLM model that takes versions: which modules are written in place, and which by its loaders.
 
-A module is written *directly*, all of it or nothing, if the loaders do nothing but copy parts of
-published tensors into its parameters (`_record` finds out), and if vLLM makes nothing else of them
-afterwards. The latter is so by construction where it has nothing to do after loading. Modules with
-a quantization method (linear layers have one even without quantization) are tried: what vLLM does
-after loading is done to a copy with random values, which have to be as they were then, and the copy
-must have got nothing new, such as weights packed for a kernel (`_trial`). The rest is loaded by
+A module is written *directly*, and then completely, if the loaders only copy parts of published
+tensors into its parameters (`_record` finds out), and if vLLM does not convert them afterwards. The
+latter is so by construction where it has nothing to do after loading. Modules with a quantization
+method (linear layers have one even without quantization) are tried: vLLM's steps after loading are
+applied to a copy with random values, which have to be as they were then, and the copy must have got
+nothing new, such as weights packed for a kernel (`_trial`). The rest is loaded by
 ``model.load_weights`` within vLLM's layerwise reload, whole tensors at a time.
 """
 
@@ -34,7 +34,7 @@ class LoadedModel:
 
     Args:
         model: vLLM's.
-        model_config: vLLM's, for what it does after loading.
+        model_config: vLLM's, for its steps after loading.
         out_of_place: Versions are loaded beside the model, and copied into it by `install`. False:
             modules that are written directly are written where they are served from.
 
@@ -42,7 +42,7 @@ class LoadedModel:
         into: For `rollring.WeightSubscriber`.
         direct: Names of the modules that are written directly.
         reasons: By module, why it is not.
-        published: What the plan is for.
+        published: The tensors that the plan is for.
     """
 
     def __init__(self, model: torch.nn.Module, model_config: Any, out_of_place: bool) -> None:
@@ -53,14 +53,14 @@ class LoadedModel:
         self.out_of_place = out_of_place
         self._record = Record()
         self._loadable: dict[Place, Loadable] = {}
-        self._tried: dict[str, str] = {}  # modules, and what keeps each from being written
+        self._tried: dict[str, str] = {}  # modules, and why each is not written
         self.published: list[Published] = []
         self.direct: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.into: dict[str, Any] = {}
         self._whole: dict[str, torch.Tensor] = {}
         self._beside: dict[Place, torch.Tensor] = {}
-        self._live: list[torch.Tensor] = []  # what each of these is copied into
+        self._live: list[torch.Tensor] = []  # the targets into which each of these is copied
 
     # --- the plan ---------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class LoadedModel:
     # --- a version --------------------------------------------------------------------------------
 
     def install(self) -> None:
-        """Put the version that was loaded into the model. Raises what loaders raise."""
+        """Put the version that was loaded into the model. Raises the errors of loaders."""
         with torch.no_grad():
             if self._live:
                 copy_each: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]

@@ -1,4 +1,4 @@
-"""What a model's own loaders would do with published tensors: recorded, and nothing is copied.
+"""The copies that a model's own loaders would make of published tensors: recorded, not done.
 
 Sources are tensors on torch's meta device, and so are the model's parameters while it is recorded
 (vLLM's layerwise reload puts them there). Loaders take views of both and copy from one to the
@@ -50,7 +50,8 @@ class Copy(NamedTuple):
 
 
 def box_of(view: View, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """Where a view begins and ends in each dimension of its tensor; None if it is no such box."""
+    """The place where a view begins and ends in each dimension of its tensor; None if it is not
+    such a box."""
     start = []
     rest = view.offset
     for extent, stride in zip(shape, strides, strict=True):

@@ -14,7 +14,7 @@ DONE = "_already_called_process_weights_after_loading"  # a note of vLLM's own
 
 
 class Loadable(NamedTuple):
-    """How a module's parameter lies when its loaders run, and what else belongs to it."""
+    """The layout of a module's parameter when its loaders run, and its other attributes."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -44,8 +44,8 @@ class Loadable(NamedTuple):
 def obstacle(
     module: torch.nn.Module, loadable: Mapping[str, Loadable], device: torch.device
 ) -> str:
-    """Why values that are written into the module's parameters would not be what it computes with;
-    empty if they would. The module is as before afterwards.
+    """Why the module would not compute with values that are written into its parameters; empty if
+    it would. The module is as before afterwards.
     """
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 

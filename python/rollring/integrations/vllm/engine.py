@@ -3,7 +3,7 @@
 start     nothing is touched
 update    the version is loaded beside the model, or into it, and staged
 (the trainer commits it, once all engines of the channel have staged it)
-finish    the version is adopted, and what was loaded beside is copied into the model
+finish    the version is adopted, and the weights beside it are copied into the model
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._served = -1
         self._held = HeldVersion()
 
-    # --- what vLLM calls --------------------------------------------------------------------------
+    # --- vLLM's calls -----------------------------------------------------------------------------
 
     def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
         """Attach to the trainer's channel, also a restarted trainer's, and plan the copies."""
@@ -125,7 +125,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._model.out_of_place = out_of_place
             self._model.plan(published)
         if self.device.type == "cuda":
-            torch.cuda.empty_cache()  # of what modules were tried with
+            torch.cuda.empty_cache()  # memory of the trial copies
         self._attach()
 
     def start_weight_update(self) -> None:
@@ -276,7 +276,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         assert self._info is not None
         if self._info.staging != "auto":
             return self._info.staging == "out_of_place"
-        if self._model is not None:  # what it has beside the model counts as taken now
+        if self._model is not None:  # its memory beside the model counts as taken now
             return self._model.out_of_place
         wanted = 2 * sum(p.numel() * p.element_size() for p in self.model.parameters())
         if self.device.type == "cuda":

@@ -4,10 +4,10 @@
 
 (`SleepExtension` is for a vLLM without that option.)
 
-vLLM allocates as ever, with its CuMemAllocator. What goes to sleep is lent to a memory domain: the
-copies run one after the other without a pause, to pinned memory that stays for the next time, and
-a call puts everything to sleep, or wakes all it was asked for, or nothing. docs/memory.md says
-more. This module is imported by vLLM alone, when the backend is chosen.
+vLLM allocates as ever, with its CuMemAllocator. Sleeping memory is lent to a memory domain: the
+copies run one after the other without a pause, to pinned memory that stays for the next time, and a
+call puts everything to sleep, or wakes all memory of its tags, or nothing. This module is imported
+by vLLM alone, when the backend is chosen.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
                 self._domain.resume(*sorted(meant))
         finally:
             self._told(allocator)
-        # What the allocator has put to sleep by itself.
+        # Memory that the allocator has put to sleep by itself.
         if any(data.is_asleep and is_meant(data) for data in allocator.pointer_to_data.values()):
             allocator.wake_up(tags)
             self._told(allocator)
@@ -175,7 +175,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         self._drop_garbage()  # others are to have that memory, too
 
     def _lend(self, awake: dict[int, Any]) -> None:
-        """Under one name comes what goes to sleep and wakes together."""
+        """One name has the memory that goes to sleep and wakes together."""
         self._sleeps += 1
         for address, data in awake.items():
             if address in self._lent:
@@ -194,7 +194,8 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
             self._lent[address] = _Lent(data, name)
 
     def _look(self, allocator: Any) -> None:
-        """Forget what vLLM has freed, or put to sleep or woken by itself, since the last call."""
+        """Forget memory that vLLM has freed, or put to sleep or woken by itself, since the last
+        call."""
         tags = {} if self._domain is None else self._domain.tags()
         spoilt = 0
         for address, one in list(self._lent.items()):

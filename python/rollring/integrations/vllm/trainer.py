@@ -192,7 +192,7 @@ class RollringTrainer(TrainerEngine):
         publisher = self._publisher
         if publisher is None:
             if self._standing is None:
-                for _ in _tensors(self.source):  # what other ranks gather needs this one
+                for _ in _tensors(self.source):  # gathers of other ranks need this one
                     pass
             return
         version = publisher.next_version if version is None else version
@@ -360,7 +360,7 @@ def _publisher(
 
 
 def _reason(ring: str, error: BaseException, version: int | None = None) -> BaseException:
-    """What the engines told the channel, which says more than an HTTP status does."""
+    """The reason that the engines told the channel, which says more than an HTTP status does."""
     try:
         told = refusals(ring, version)
         attached = version is None or any(engine["alive"] for engine in engines_of(ring))
