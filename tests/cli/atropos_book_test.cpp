@@ -128,7 +128,7 @@ TEST_CASE("groups of another size than announced wait until they make one up") {
     CHECK(book.waiting_sequences() == 5);
     CHECK(book.enter({3, env, 1}) == 2U);  // 3 and 1 make up 4
     CHECK(book.enter({4, env, 4}) == std::nullopt);
-    CHECK(book.enter({5, 99, 3}) == std::nullopt);  // of nobody who is known
+    CHECK(book.enter({5, 99, 3}) == std::nullopt);  // of an unknown environment
     CHECK(book.enter({6, -1, 3}) == std::nullopt);
     CHECK(book.waiting() == 5);
     CHECK(book.waiting_sequences() == 3 + 2 + 1 + 4 + 3 + 3);
@@ -150,7 +150,7 @@ TEST_CASE("what an environment is told of the others") {
     CHECK(of_a.unallocated_fraction == 0.75);
     CHECK(book.status_of(b).env_weight == 0.25);
     CHECK_THROWS_AS(static_cast<void>(book.status_of(2)), std::out_of_range);
-    // Nobody is connected: no weight is divided by nothing.
+    // Without an environment there is no division by zero weight.
     static_cast<void>(book.disconnect(a));
     static_cast<void>(book.disconnect(b));
     CHECK(book.status_of(a).env_weight == 0.01);

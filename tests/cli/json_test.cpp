@@ -1,5 +1,5 @@
-// Goal: whatever text comes, reading it ends with a value or with the place and the reason; and
-// what we write is JSON for every reader of it.
+// Goal: reading any text ends with a value or with the place and the reason; and our own output is
+// JSON for every reader of it.
 
 #include <doctest/doctest.h>
 
@@ -117,7 +117,7 @@ TEST_CASE("json: too deep in a record that somebody else wrote: a string, and th
         CHECK(problem.find("nested deeper than 256") != std::string::npos);
         CHECK(line.find("\"[[[[") != std::string::npos);
         parsed(line);  // and it is read again
-        // What is in the line already counts: a reader with the same bound takes all of it.
+        // The depth in the line already counts: a reader with the same bound takes all of it.
         const std::size_t most = json_depth_max - (column == Std::extra ? 0 : 1);
         const std::string object = "{\"a\":" + nested(most - 1) + "}";
         const std::string good = written_with(column, object, problem);

@@ -13,7 +13,7 @@ using namespace rollring::cli;
 
 namespace {
 
-// The reward of two records with these keys, and what was said.
+// The reward of two records with these keys, and the remarks on them.
 std::pair<std::optional<double>, std::string> told(const std::string& keys) {
     const std::string line =
         R"({"instance_id":"a","repetition_id":0,"group_size":2,"tokens":[1,2],)" + keys + "}";

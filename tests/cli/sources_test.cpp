@@ -256,7 +256,7 @@ TEST_CASE("census: members are counted in the file's order, whoever sends them")
     const auto mixed = ids_of(TextFile(line("a", ",\"repetition_id\":0") + line("a")).path, {});
     REQUIRE(mixed.size() == 2);
     CHECK(mixed[1].contains("number all members of a group, or none"));
-    // What comes through a pipe stays without a number.
+    // Records of a pipe stay without a number.
     const Piped pipe(line("a") + line("a"));
     auto source = open_json_source(pipe.path, Format::rollring, {}, "");
     REQUIRE(source);

@@ -1,5 +1,5 @@
-// Goal: who has records of several groups at hand sends those that may be sent, all of them, and
-// waits for the oldest group only where none may.
+// Goal: a sender with records of several groups at hand sends those that may be sent, all of them,
+// and waits for the oldest group only where none may.
 #include <doctest/doctest.h>
 
 #include <algorithm>
