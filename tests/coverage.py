@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Line and branch coverage of the product's folders, from what the tests of a build left behind.
+"""Line and branch coverage of the product's folders, from the counters that the tests of a build
+left behind.
 
 usage: coverage.py BUILD [--floor FILE]
 
 Each row is a folder. A line counts as run if any program ran it; branches that only exceptions take
-are left out. Processes that were killed wrote nothing down, so what only they did is not counted.
-With --floor, a folder below its floor is named, and the exit status is 1.
+are left out. Processes that were killed wrote nothing down, so lines that only they ran are not
+counted. With --floor, a folder below its floor is named, and the exit status is 1.
 """
 import argparse
 import json
@@ -20,7 +21,7 @@ FOLDERS = ("lib", "producer", "consumer", "stash")
 
 
 def gcov(build: Path, notes: list[Path]) -> list[dict]:
-    """What gcov says of these files: one document for each."""
+    """gcov's report on these files: one document for each."""
     done = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities",
                            *map(str, notes)], cwd=build, capture_output=True, text=True,
                           check=True)
@@ -30,7 +31,8 @@ def gcov(build: Path, notes: list[Path]) -> list[dict]:
 def collect(build: Path, root: Path):
     """Of each file: whether its lines ran, and its branches."""
     lines, branches = defaultdict(dict), defaultdict(dict)
-    # Of the product also what no program ran; of tests what they ran of its headers.
+    # Of the product also lines that no program ran; of tests the lines of its headers that they
+    # ran.
     notes = sorted({*build.rglob("*.gcda"), *(note for folder in FOLDERS
                                               for note in (build / folder).rglob("*.gcno"))})
     shares = [notes[i:i + 16] for i in range(0, len(notes), 16)]

@@ -3,8 +3,8 @@
 
  - A relative link is to a file or folder that is there, and its anchor to a heading of that page.
  - A file that a page names is in the tree, by its whole path or by the end of it.
- - A name in code with `::` in it stands in the C++ sources, each part of it.
- - What is said to be in a file (`name` in [file](file), `name` ([file](file))) is in it.
+ - A name in code with `::` in it is in the C++ sources, each part of it.
+ - A name that a page says to be in a file (`name` in [file](file), `name` ([file](file))) is in it.
  - Each promise of docs/design.md names a test.
 
 Code blocks are not read: other tests compile or run them. First a page with one breach of each kind
@@ -69,7 +69,8 @@ def whole(page, target):
 
 
 class Tree:
-    """What pages may name: `texts` are the pages by path, `files` all paths, `words` of sources."""
+    """The names that pages may use: `texts` are the pages by path, `files` all paths, `words` of
+    sources."""
 
     def __init__(self, texts, files, words):
         self.texts, self.files, self.words = texts, set(files), words
@@ -106,7 +107,7 @@ class Tree:
 
 
 def homeless(page, text, source_of):
-    """Yields (line number, what is wrong) of names that are not in the file that is named."""
+    """Yields (line number, message) of names that are not in the file that is named."""
     for found in HOME.finditer(text):
         name, path = found[1].split("::")[-1], whole(page, found[2])
         if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", source_of(path)):
@@ -114,7 +115,7 @@ def homeless(page, text, source_of):
 
 
 def promises(design):
-    """Yields (line number, what is wrong) of those that no test stands behind."""
+    """Yields (line number, message) of those without a test."""
     found = list(re.finditer(r"^- \*\*(P\d+)\*\*.*?(?=\n- |\n\n)", design,
                              re.DOTALL | re.MULTILINE))
     for item in found:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program from end to end: create, produce, consume, inspect, demo, and what goes wrong.
+"""The program from end to end: create, produce, consume, inspect, demo, and errors.
 
 usage: end_to_end.py PATH_OF_ROLLRING PATH_OF_SCRIBBLE
 """
@@ -383,7 +383,7 @@ def the_ring_of_a_killed_demo_is_an_orphan_and_the_next_demo_removes_it(folder, 
     killed.kill()
     killed.communicate()
 
-    def is_used():  # what another program's sweep has taken is not
+    def is_used():  # objects that another program's sweep has taken are not
         told = json.loads(start("doctor", "--json").communicate()[0])
         return any(entry["ring"] == ring and entry["in_use"] for entry in told["rings"])
 

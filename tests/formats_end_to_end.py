@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files of rollouts as people have them: every format that is promised, and what is said of others.
+"""Files of rollouts as people have them: every format that is promised, and the errors for others.
 
 usage: formats_end_to_end.py PATH_OF_ROLLRING
 """
@@ -97,7 +97,7 @@ def after_an_error_there_is_no_table_of_zeros(folder, rollouts):
         assert out == "" and "bad.jsonl:1: 'instance_id' is missing: `rollring formats`" in err, err
     told = json.loads(run("demo", "--input", bad, "--json", code=1)[0])
     assert not told["ok"] and told["digest_equal"] is None, told
-    # What was sent before it is told.
+    # The records sent before the bad one are told.
     bad.write_text('{"instance_id":"a","tokens":[1]}\n{}\n', encoding="utf-8")
     out, _ = run("produce", "--digest", "--input", bad, code=1)
     assert "failed after reading 1 record," in out, out

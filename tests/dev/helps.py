@@ -52,7 +52,8 @@ def every_help(stub: Stub) -> None:
 
 
 def mentioned_commands_exist(stub: Stub) -> None:
-    """In the pages, the workflow and the hooks; and what a hook runs is a program of this tree."""
+    """In the pages, the workflow and the hooks; and each hook's command is a program of this
+    tree."""
     commands = set(re.findall(r"^  ([a-z]+)[ \n]", stub.dev("help").stdout, flags=re.MULTILINE))
     files = [path for glob in ("*.md", "docs/*.md", ".github/**/*", "tests/README.md", ".ci/run")
              for path in ROOT.glob(glob) if path.is_file()]
@@ -67,7 +68,7 @@ def mentioned_commands_exist(stub: Stub) -> None:
 
 
 def options_follow(stub: Stub) -> None:
-    """What ./dev itself takes is said first, whether or not the program is built."""
+    """The options of ./dev itself are first, whether or not the program is built."""
     program = stub.tree / "build/cli/rollring"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/bash\necho "options of $*"\n')

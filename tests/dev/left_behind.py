@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What tools/left_behind.py takes for a leftover, and what for another run's."""
+"""The objects that tools/left_behind.py takes for leftovers, and those for another run's."""
 import mmap
 import os
 import subprocess

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """No folder with code escapes the checks: one that is planted in a copy of the tree is a breach.
 
-The copy is of what git lists. tests/tidy.py is asked whether an arrow binds the folder, and
-tools/lint.py whether it knows flags for the folder's files.
+The copy is of the files that git lists.
 """
 import os
 import shutil

@@ -1,7 +1,7 @@
 """A small project with the real ./dev in it, on a machine of which a test decides what it has.
 
-Meson, ninja and the compiler are real, so that what they remember is real, too. The package manager
-is played: a package is there once `apt-get install` has named it, and brings its header.
+Meson, ninja and the compiler are real, and so is their memory. The package manager is played: a
+package is there once `apt-get install` has named it, and brings its header.
 """
 import os
 import shutil
