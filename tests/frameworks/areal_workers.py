@@ -307,7 +307,7 @@ def engine(given: dict[str, Any]) -> None:
         adapter = Theirs(adapter, False)
 
     class Proxy:
-        """In the place of its queue to the scheduler, whose bridge calls the adapter."""
+        """A stand-in for its queue to the scheduler, whose bridge calls the adapter."""
 
         names = {"init_weights_update_group": "init_weight_update_group"}
 

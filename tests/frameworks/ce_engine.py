@@ -51,7 +51,7 @@ def whole(tensors: dict[str, torch.Tensor]) -> float:
 
 
 def footprint() -> dict[str, int]:
-    """What must not grow from version to version."""
+    """Counts that must not grow from version to version."""
     pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
     found = {
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -66,7 +66,7 @@ def footprint() -> dict[str, int]:
 
 
 def run(orders: Any, seen: Any, rows: int = 3000) -> None:
-    """Obeys (address, what it is to do), and says what became of it."""
+    """Obeys (address, order), and tells the outcome."""
     engine = {name: tensor.clone() for name, tensor in model(-7, rows).items()}
     context = zmq.Context()
     gc.freeze()  # as engines do: the receiver collects garbage twice a version

@@ -1,4 +1,4 @@
-"""What tests/python/conftest.py gives its tests, these have, too."""
+"""The fixtures of tests/python/conftest.py, for these tests, too."""
 
 from __future__ import annotations
 

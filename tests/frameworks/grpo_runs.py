@@ -1,4 +1,4 @@
-"""./dev grpo itself: a process, what came of it, and what it has left behind."""
+"""./dev grpo itself: a process, its outcome, and its leftovers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A receiver that dies while the link is down, with parcels that it has not read: its kernel says
-so once, and nobody hears it. Run by test_ray_stream.py in a network of its own.
+"""A receiver that dies while the link is down, with unread parcels: its kernel says so once, and
+the message is lost. Run by test_ray_stream.py in a network of its own.
 """
 
 from __future__ import annotations

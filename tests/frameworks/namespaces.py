@@ -15,7 +15,7 @@ APART = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
 )
-# The shell stays: somebody has to reap what others leave.
+# The shell stays, because it has to reap the processes that others leave.
 OWN_FOLDERS = """
 set -e
 mount -t tmpfs rollring /run
@@ -23,16 +23,16 @@ mount -t tmpfs rollring /dev/shm
 TMPDIR=/run "$@"
 exit
 """
-NETWORK = "192.0.2"  # for documentation: nobody's
+NETWORK = "192.0.2"  # for documentation: without an owner
 
 
 def run_apart(*command: str) -> int:
-    """How it ended. It has no network but what it makes."""
+    """How it ended. It has only the network that it makes."""
     return subprocess.run([*APART, "sh", "-c", OWN_FOLDERS, "sh", *command]).returncode
 
 
 def missing() -> str:
-    """Why this cannot be done here, and what to do; nothing: it can."""
+    """Why this cannot be done here, with the remedy; nothing: it can."""
     if os.geteuid() != 0:
         return "network namespaces need root: run it as root"
     absent = [name for name in ("ip", "setpriv", "unshare") if shutil.which(name) is None]

@@ -12,7 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "ranks" / "train.py"
 
 
 def resident_bytes(ring: str) -> int:
-    """Of a ring that was mapped here: what the page tables of this process have of it."""
+    """Of a ring that was mapped here: its bytes in the page tables of this process."""
     found, inside = 0, False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
         words = line.split()
@@ -23,7 +23,7 @@ def resident_bytes(ring: str) -> int:
     return found
 
 
-# What a share has is let go of with its reader: it is measured while a mapping is there.
+# A reader unmaps its share at its end: it is measured while a mapping is there.
 import rollring as rr  # noqa: E402
 
 most = 0

@@ -36,11 +36,11 @@ WHO = 1_000_000  # tells rings apart, and goes into tokens
 ENGINES = 2
 CONNECT_S = 10.0
 CUT_S = (0.2, 4.0)  # for which a link fails
-MARGIN = 40  # groups that workers may have begun since somebody looked
+MARGIN = 40  # groups that workers may have begun since the last look
 
 
 def make_ring(ring: str) -> None:
-    """In the place of one that is there."""
+    """Replaces an existing one."""
     rr.remove(ring, force=True, missing_ok=True)
     rr.create(ring, lanes=48, lane_bytes="4MiB", spill_bytes="16MiB")
 
@@ -107,7 +107,7 @@ def push(producer: rr.Producer, member: int, folder: Path, stop: Path) -> None:
 
 
 class EngineOfRuns(Engine):
-    """What it serves of one run counts for nothing in the next one."""
+    """The versions that it serves of one run count for nothing in the next one."""
 
     who = 0
 
@@ -120,7 +120,7 @@ class EngineOfRuns(Engine):
 
 @ray.remote(max_retries=-1, scheduling_strategy="SPREAD")
 def serve(ring: str, number: int, folder: str) -> None:
-    """An engine that writes down what it serves, and of which run."""
+    """An engine that writes down which version it serves, and of which run."""
     engine = EngineOfRuns(ring, f"engine-{number}")
     try:
         while not Path(folder, "stop").exists():
@@ -133,13 +133,13 @@ def serve(ring: str, number: int, folder: str) -> None:
         engine.leave()
 
 
-# --- what is killed -------------------------------------------------------------------------------
+# --- the victims
 
 
 TRAINER = {"trainer": 3, "again": 3, "removed": 2, "fabric": 2}
 ACTORS = {"Forwarder": 4, "Receiver": 3, "WeightRelay": 2, "WeightSource": 2}
 VICTIMS = {"produce": 6, "serve": 2, "raylet": 1, **ACTORS, **TRAINER}
-LOSES = {"raylet", "again", "removed", "fabric"}  # what was sent, or a part of it
+LOSES = {"raylet", "again", "removed", "fabric"}  # the records sent, or a part of them
 
 
 class Runs(Run):
@@ -237,7 +237,7 @@ class Runs(Run):
             raise
 
     def check_runs(self) -> int:
-        """That no run has got what is another's, or got it twice. How many runs there were."""
+        """That no run has got another's records, or any twice. How many runs there were."""
         logs = list(self.folder.glob("trainer.*[0-9]"))
         for log in logs:
             who = log.name.rpartition(".")[2]

@@ -22,7 +22,7 @@ from rollring.integrations.ray import connect, weight_ring  # noqa: E402
 
 SHAPES = {"embed": (700, 1000), "norm": (513,), "none": (0, 4), "up": (300, 33), "scale": ()}
 TIED = {"head": "embed"}
-NO_VERSION = -7  # what an engine's tensors say before the first one
+NO_VERSION = -7  # the value of an engine's tensors before the first one
 
 
 def model(version: int = 0) -> dict[str, Any]:
@@ -62,7 +62,8 @@ class Engine:
         self.why: list[str] = []
 
     def next(self) -> tuple[int, int | None] | None:
-        """The next version, and what it holds when it serves it; nothing: none came soon."""
+        """The next version, and the value that it holds when it serves it; nothing: none came
+        soon."""
         try:
             return self._take()
         except rr.TimedOutError:
@@ -111,7 +112,8 @@ class WeightEngine:
         self.engine = Engine(ring, name, **options)
 
     def follow(self, last: int) -> list[tuple[int, int | None]]:
-        """Until it serves that version: each that it has served, and what it held then."""
+        """Until it serves that version: each that it has served, and the value that it held
+        then."""
         seen = []
         deadline = time.monotonic() + ray_world.PATIENCE
         while self.engine.held < last:
@@ -123,7 +125,8 @@ class WeightEngine:
 
 @ray.remote(max_retries=-1, scheduling_strategy="SPREAD")
 def serve(ring: str, who: int, folder: str) -> None:
-    """An engine that writes down what it serves, and which Ray starts again on whichever node."""
+    """An engine that writes down which version it serves, and which Ray starts again on any
+    node."""
     engine = Engine(ring, f"engine-{who}")
     to = opened(f"{folder}/served{who}")
     try:
@@ -137,7 +140,7 @@ def serve(ring: str, who: int, folder: str) -> None:
 
 
 def served(log: Path) -> list[tuple[int, str]]:
-    """Versions, and what they held."""
+    """Versions, and their values."""
     rows = (line.split() for line in lines(log) if not line.startswith("#"))
     return [(int(version), value) for version, value in rows]
 

@@ -46,7 +46,7 @@ def produce(ring: str, who: int, folder: str) -> None:
 
 
 class Run:
-    """Workers and a trainer, and what was killed of them.
+    """Workers and a trainer, and the kills among them.
 
     Args:
         cluster: Of this machine.
@@ -56,8 +56,8 @@ class Run:
             how many trainers there were before.
         workers: That are to live until the end.
         moves: Logs of which one has to grow before something is killed again.
-        victims: What is killed how often: workers and actors by Ray's names of their processes,
-            "trainer", or "raylet", which takes all that its node has with it.
+        victims: How often each is killed: workers and actors by Ray's names of their processes,
+            "trainer", or "raylet", which takes all processes of its node with it.
         kills: In all.
     """
 

@@ -65,7 +65,7 @@ def others_than(machine: Any) -> list[str]:
 
 
 class Steps:
-    """What a trainer does, again and again, in a thread."""
+    """The steps of a trainer, again and again, in a thread."""
 
     def __init__(self) -> None:
         self._stopped = threading.Event()
@@ -82,7 +82,7 @@ class Steps:
             self.step()
 
     def stop(self) -> None:
-        """It raises what the thread has."""
+        """It raises the thread's error."""
         self._stopped.set()
         self._done.result()
 
@@ -120,8 +120,8 @@ class Rollouts(Steps):
     """Of a worker on each node, and the trainer that takes them.
 
     Attributes:
-        seen: By node: what has come.
-        sent: By node: what its worker will say that it has sent.
+        seen: By node: the records received.
+        sent: By node: the records that its worker will say it has sent.
     """
 
     def __init__(self, ring: str, folder: Path, nodes: list[str]) -> None:
@@ -151,7 +151,7 @@ class Rollouts(Steps):
         until_silent(lambda: max(self.seen[node].ended for node in nodes))
 
     def check_all_came(self, nodes: list[str]) -> None:
-        """What they have sent, and once."""
+        """Each record that they have sent, and once."""
         self._stop.touch()
         for node in nodes:
             sent, seen = ray.get(self.sent[node], timeout=PATIENCE), self.seen[node]

@@ -108,7 +108,7 @@ class NetworkCluster(Cluster):
             super().remove_node(node, allow_graceful)
 
     def frames(self) -> dict[str, int]:
-        """What became of them, where the network counts."""
+        """The fate of each, where the network counts."""
         return self._network.counts()
 
     def shutdown(self) -> None:

@@ -2,8 +2,8 @@
 
 usage: ray_weight_trainer.py ADDRESS RING LOG NUMBER
 
-The log has a line before each version, with what its tensors say, and one after its commit. No two
-trainers say the same of a version; the one that has it last is the one that has committed it.
+The log has a line before each version, with the value of its tensors, and one after its commit. No
+two trainers say the same of a version; the one that has it last is the one that has committed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRAINERS = 64
 
 
 def said(log: Path) -> dict[int, int]:
-    """What the tensors of each version say."""
+    """The value of each version's tensors."""
     begun = (line.split() for line in lines(log) if line.startswith("begin "))
     return {int(version): int(value) for _, version, value in begun}
 

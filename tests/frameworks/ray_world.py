@@ -54,7 +54,7 @@ def _kind() -> type[Cluster]:
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
     """Clusters of one machine find each other through the folder that Ray has there. Workers import
-    what tests are made of."""
+    the modules of the tests."""
     tests = Path(__file__).parent
     with (
         tempfile.TemporaryDirectory(prefix="rr", ignore_cleanup_errors=True) as folder,
@@ -90,7 +90,8 @@ def send(ring: str, load: Load, share: int, shares: int) -> Tally:
 def received(
     stash: rr.Stash, records: int, strikes: int = 0, strike: Callable[[], object] = lambda: None
 ) -> Seen:
-    """What a trainer gets, until it has so many records. So many times meanwhile: strike()."""
+    """The records that a trainer gets, until it has ``records``; ``strikes`` times meanwhile:
+    strike()."""
     seen, struck = Seen(), 0
     while seen.tally.records < records:
         try:

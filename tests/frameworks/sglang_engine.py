@@ -1,6 +1,6 @@
 """SGLang's own updaters of weights, of scheduler and model runner, with a toy model behind them.
 
-Its files run as they are in its wheel. What they import, and a CPU cannot, has stand-ins; its
+Its files run as they are in its wheel. Imports that a CPU cannot load have stand-ins; its
 serializer and its unpickler are cut out of a file whose other imports are many.
 """
 
@@ -77,7 +77,7 @@ def cut_out() -> dict[str, Any]:
 
 
 class Loader:
-    """Of the model loader: what the session has of it."""
+    """Of the model loader: the parts that the session has."""
 
     events: list[str] = []
 
@@ -126,7 +126,7 @@ stand_in("sglang.srt.disaggregation.utils")
 
 
 class Out(types.SimpleNamespace):
-    """Of io_struct: what the updater answers."""
+    """Of io_struct: the updater's answer."""
 
 
 stand_in(

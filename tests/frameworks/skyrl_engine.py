@@ -42,7 +42,7 @@ def serving(
 
 
 class Client:
-    """What SkyRL's worker asks of its client of the inference servers."""
+    """The calls that SkyRL's worker makes to its client of the inference servers."""
 
     def __init__(self, urls: list[str]) -> None:
         self.server_urls = urls
@@ -57,7 +57,7 @@ class Client:
 
 
 def policy_worker(policy: Policy) -> tuple[Any, Any]:
-    """SkyRL's worker, but for what it sets up for training, and the engines' settings."""
+    """SkyRL's worker, without its setup for training, and the engines' settings."""
     from skyrl.backends.skyrl_train.weight_sync.sources import FsdpWeightSource
     from skyrl.backends.skyrl_train.workers.worker import Worker
     from skyrl.train.config import SkyRLTrainConfig

@@ -66,7 +66,7 @@ def publisher(ring: str, request: pytest.FixtureRequest) -> Iterator[rr.WeightPu
 
 
 def tell(*given: tuple[Engine, str]) -> Callable[[Any], None]:
-    """As an engine's route would: each connects to its address and does what it is to do."""
+    """As an engine's route would: each connects to its address and follows its order."""
 
     def req_func(handles: Any) -> None:
         for (_, address), (engine, order) in zip(handles, given, strict=True):

@@ -1,4 +1,4 @@
-"""./dev grpo --nodes: workers on other nodes of a Ray cluster, and what is learned is the same."""
+"""./dev grpo --nodes: workers on other nodes of a Ray cluster, with the same learning."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_each_rank_reads_its_share_only(tmp_path: Path) -> None:
         )
         assert seen_sum == sent
         # Rank 1 has no stash: of each batch it has looked at its half, and the kernel maps some
-        # pages around what is read.
+        # pages around those read.
         (resident,) = (x["resident_bytes"] for x in lines if x.get("rank") == 1 and "step" not in x)
         whole = sum(4 * x["tokens"] for x in steps)
         assert 0 < resident < 0.7 * whole

@@ -107,7 +107,7 @@ def test_a_group_of_the_longest_rollouts_comes_with_no_option_given(cluster: Any
 
 @ray.remote(max_retries=0)
 def push_until_full(ring: str, tokens: int) -> int:
-    """How many records a worker gets rid of while nobody reads."""
+    """The number of records that a worker can push without a reader."""
     records = 0
     with connect(ring) as producer:
         try:
@@ -127,7 +127,7 @@ def test_a_slow_trainer_stops_workers_of_other_nodes(cluster: Any, ring: str) ->
     ):
         records = ray.get(push_until_full.options(**ray_world.on(node)).remote(ring, tokens))
         lane, record = rr.describe(ring)["lane_bytes"], 4 * tokens
-        # A lane here, one there, and what is under way between them.
+        # A lane here, one there, and the parcels under way between them.
         assert 0 < records <= (2 * lane + bound + (1 << 20)) // record + 1
         assert fabric.nodes()[0]["waiting"] * record <= bound + (1 << 20)
         assert ray_world.received(stash, records).tally.records == records
@@ -247,7 +247,7 @@ def test_a_ring_is_idle_once_all_of_it_has_arrived(ring: str) -> None:
     with rr.Producer(ring) as producer:
         producer.push("p/1", token_ids=np.zeros(4, np.int32), group_size=1)
     carrier = Carrier(about, source, Away())
-    assert not carrier.idle  # it has read nothing, and nobody has it
+    assert not carrier.idle  # it has read nothing, and no process has it
     carrier.stop()
     with rr.Stash(ring, group_size=1, batch_groups=1) as stash:  # the seat is free
         stash.next(ray_world.PATIENCE).ack()
@@ -290,7 +290,7 @@ def test_a_successor_of_the_receiver_sees_that_a_node_is_gone(cluster: Any, ring
         stash.next(ray_world.PATIENCE).ack()
 
         def seen(alive: bool) -> bool:
-            # The successor gets its lane once the trainer has read what was sent.
+            # The successor gets its lane once the trainer has read its predecessor's records.
             return ray_world.nothing_comes(stash, 0.1) and [
                 row["alive"] for row in fabric.nodes()
             ] == [alive]
@@ -311,5 +311,5 @@ def test_a_fabric_ends_though_an_actor_does_not_answer(cluster: Any, ring: str) 
     os.kill(ray_world.actors("Forwarder")[0], signal.SIGSTOP)
     fabric.close()
     ray_world.until(lambda: not ray_world.actors("Forwarder") + ray_world.actors("Receiver"))
-    # The receiver is on the same machine, and removes what others leave.
+    # The receiver is on the same machine, and removes the rings that others leave.
     assert not [name for name in rr.rings() if name.startswith(f"{ring}.node.")]

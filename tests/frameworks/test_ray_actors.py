@@ -22,7 +22,7 @@ class Found:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the head says, in turn: Ray asserts that it has said something."""
+    """The head's answers, in turn: Ray asserts that it has answered."""
     said: list[Any] = []
 
     def get_actor(name: str, namespace: str) -> Any:

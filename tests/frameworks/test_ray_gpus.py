@@ -64,7 +64,8 @@ class Engine:
         self.why: list[str] = []
 
     def follow(self, last: int) -> list[tuple[int, int | None]]:
-        """Until it serves that version: each that it has served, and what it held then."""
+        """Until it serves that version: each that it has served, and the value that it held
+        then."""
         seen: list[tuple[int, int | None]] = []
         deadline = time.monotonic() + PATIENCE
         while self.held < last:

@@ -22,9 +22,9 @@ GROUP_SIZE = 8
 BATCH = 10
 TOKENS = 2048
 NODES = 2
-BOUND = 16 << 20  # of what is under way
+BOUND = 16 << 20  # of records under way
 SLACK = 4 << 20
-# What is under way lies in two object stores. An allocator touches more of its memory by and by,
+# Records under way lie in two object stores. An allocator touches more of its memory by and by,
 # until it has gone round: all records together are several times as many bytes.
 STORES = 6 * BOUND
 

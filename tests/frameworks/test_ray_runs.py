@@ -76,7 +76,7 @@ def again(ring: str) -> None:
 
 
 def is_stuck(ring: str) -> bool:
-    """Lanes are full, and so is what lies before them: nothing has moved for a while."""
+    """Lanes are full, and so is the memory before them: nothing has moved for a while."""
     before = committed(ring)
     threading.Event().wait(1)
     return 0 < before == committed(ring)

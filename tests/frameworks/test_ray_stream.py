@@ -27,7 +27,7 @@ SOURCE = 7
 
 
 class Lane:
-    """Takes part in one session, and keeps what came."""
+    """Takes part in one session, and keeps its parcels."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")

@@ -1,5 +1,5 @@
-"""Parts that are broadcast among GPUs of nodes, of which some die: who gets what again. Without
-GPUs: what NCCL would do is the test's to say. And a node's channel that is told a thing twice.
+"""Parts that are broadcast among GPUs of nodes, of which some die: which node gets which part
+again? Without GPUs: the test plays NCCL. And a node's channel that is told a thing twice.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Group:
 
 
 class Nodes:
-    """Relays, and what they were asked."""
+    """Relays, and the calls that they got."""
 
     def __init__(self, names: str) -> None:
         self.members = [Member(name, None, _status(), True) for name in names]
         self.works = True
         self.stuck = False
         self.dies: dict[tuple[str, int], str] = {}  # at that part of it: which node
-        self.asked: list[tuple[str, str, int]] = []  # node, what, part
+        self.asked: list[tuple[str, str, int]] = []  # node, call, part
         self.have = dict.fromkeys(names, 0)  # parts
         self.group: Any = None
 

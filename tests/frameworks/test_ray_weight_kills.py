@@ -1,5 +1,6 @@
 """Weights on Ray, while engines, relays, the source, raylets and the trainer are killed at any
-moment: no engine ever serves anything but a version that was committed, whole, and nobody stalls.
+moment: no engine ever serves anything but a version that was committed, whole, and no engine
+stalls.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_what_one_engine_refuses_no_node_serves(fabric: Any, ring: str) -> None:
 def test_what_the_trainer_gives_up_no_node_serves(fabric: Any, ring: str) -> None:
     tensors, nodes = model(), ray_world.other_nodes()
     with rr.WeightPublisher(ring, tensors, **STREAMED) as trainer:
-        # An engine of the trainer's own node, which does not take what comes.
+        # An engine of the trainer's own node, which does not take the next version.
         with rr.WeightSubscriber(ring, model(), name="stuck") as stuck:
             engines = engines_on(nodes, ring, 1)
             taken = [engine.follow.remote(2) for engine in engines]

@@ -103,7 +103,7 @@ def test_a_version_that_one_cannot_stage_is_served_by_nobody(
     assert [label for _, label in served(servers)] == ["31", "31"]
     servers[0].ask(fails_at="")
     fill(publisher, 33)
-    sender.update(33, PATIENCE)  # what was mixed is whole again, and nobody's process ended
+    sender.update(33, PATIENCE)  # the mixed model is whole again, and each process lives
     assert served(servers) == [(33, "33")] * 2
 
 

@@ -1,5 +1,5 @@
 """SkyRL's own asynchronous trainer, its training step simulated as its simulator does it, over
-workers of which one is killed; and what its own checks say of the rows.
+workers of which one is killed; and the verdict of its own checks on the rows.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_its_checks_take_rows_that_came_out_of_order_failed_and_came_again(ring:
 
 
 class Engines:
-    """What the simulated trainer asks of its inference engines."""
+    """The calls that the simulated trainer makes to its inference engines."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()

@@ -148,8 +148,8 @@ def test_a_trainer_that_is_killed_ends_with_the_same_weights(
 ) -> None:
     """Within a step; between the checkpoint of a step and its acknowledgement, and in the middle
     of that; while a checkpoint is written; without any checkpoint. The next trainer goes on from
-    what it has, with the groups of exactly those steps; versions whose step is trained again have
-    further numbers.
+    the last checkpoint, with the groups of exactly those steps; versions whose step is trained
+    again have further numbers.
     """
     last = sent + STEPS - begins + 1
     how = {"interval": interval, "acknowledge": acknowledge}

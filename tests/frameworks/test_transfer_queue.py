@@ -1,4 +1,5 @@
-"""TransferQueue itself over a store: its own suites, verl's ReplayBuffer, and what a run does."""
+"""TransferQueue itself over a store: its own suites, verl's ReplayBuffer, and the calls of a
+run."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import tq_workers
 from conftest import PATIENCE
 
 HERE = Path(__file__).parent
-IMPORTING = 10 * PATIENCE  # seconds for Ray's workers to come, who import verl or torch
+IMPORTING = 10 * PATIENCE  # seconds for Ray's workers, which import verl or torch
 SUITES = Path(sysconfig.get_paths()["purelib"]) / "tests/e2e"
 
 
@@ -134,7 +135,7 @@ def test_memory_stays_flat(store: rr.Store) -> None:
         assert store.stats()["values"] == 0
         used.append(store.stats()["used_bytes"])
     assert max(used) == 0
-    # And where nobody clears them, but writes the rows anew.
+    # And where no process clears them, but the rows are written anew.
     for cycle in range(300):
         put(keys, tokens=5000, fill=cycle)
     assert all(int(row[0]) == 299 for row in get(keys))
@@ -190,7 +191,7 @@ def test_rows_that_are_no_tensors_and_shapes_that_differ(store: rr.Store) -> Non
         assert torch.equal(wanted, value)
     assert got["scalar"].tolist() == list(range(len(plain)))
     assert got["bf16"].dtype == torch.bfloat16
-    # What was handed out is the caller's own.
+    # A returned value is the caller's own.
     got["bf16"].values().zero_()
     again = tq.kv_batch_get(keys=keys, partition_id="train")
     assert all(bool((row == 1).all()) for row in again["bf16"].unbind())

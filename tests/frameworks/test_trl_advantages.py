@@ -122,7 +122,7 @@ def test_the_default_is_the_formula_of_grpo_trainer(ring: str, model: str, tmp_p
     rewards = rewards_of(1)
     ours = of_the_stash(ring, rewards)
     theirs = of_grpo_trainer(rewards, model, tmp_path)
-    # They compute in float32: what rounding of the largest reward makes of a distance, at the most.
+    # They compute in float32: the most that rounding of the largest reward makes of a distance.
     size = np.nanmax(np.abs(rewards), axis=1, keepdims=True)
     deviation = np.nanstd(rewards.astype(np.float64), axis=1, ddof=1, keepdims=True)
     allowed = 4 * ROUNDING * (size / (deviation + 1e-4) + np.abs(ours) + 1)

@@ -31,7 +31,7 @@ def word_reward(completions: list[str], **_: Any) -> list[float]:
 
 
 def answers(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """In the place of generation: each member's answer is one word longer."""
+    """A stand-in for generation: each member's answer is one word longer."""
     ids = [[10 + i] * (1 + i % SIZE) for i in range(len(prompts))]
     return {
         "prompt_ids": trainer.processing_class(prompts)["input_ids"],

@@ -1,4 +1,4 @@
-"""What a kill costs, as docs/trl.md has it in a table: groups that are lost, and groups that are
+"""The cost of a kill, as docs/trl.md has it in a table: groups that are lost, and groups that are
 trained on twice. For kills of trainers that acknowledge with checkpoints: test_trl_kills.py.
 """
 

@@ -65,7 +65,7 @@ def _trainer(model: str, worker: Any, output: Path) -> Any:
 
 
 def _scored(group: int) -> list[dict[str, Any]]:
-    """Records with what a teacher says of each token: its best ones, and the token itself."""
+    """Records with a teacher's values for each token: its best ones, and the token itself."""
     rng = np.random.default_rng(group)
     made = []
     for member in members(group):

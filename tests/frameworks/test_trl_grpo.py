@@ -67,7 +67,7 @@ def answering(ring: str, model: str) -> Iterator[Any]:
 
 
 def _answers(output: Path, ranks: int) -> dict[str, list[Any]]:
-    """What a trainer has generated for each prompt, in the order of its ranks."""
+    """The completions of a trainer for each prompt, in the order of its ranks."""
     answers = defaultdict(list)
     of_ranks = [json.loads((output / f"answers-{r}.json").read_text()) for r in range(ranks)]
     for call in zip(*of_ranks, strict=True):

@@ -1,5 +1,5 @@
-"""Trainers that are killed at random instants, against one that nobody has killed: the same weights
-bit for bit, so each sample was trained on once, and in its place.
+"""Trainers that are killed at random instants, against one that is left alone: the same weights bit
+for bit, so each sample was trained on once, and in its place.
 
 ROLLRING_TRL_KILLS: how often for each number of micro-batches a step; ROLLRING_TRL_SEED: where.
 """
@@ -46,7 +46,7 @@ def _filled_ring(groups: int) -> Iterator[str]:
 
 
 def _left(ring: str, output: Path) -> list[int]:
-    """What the trainer after this one would get."""
+    """The groups that the trainer after this one would get."""
     state = json.loads((output / f"checkpoint-{STEPS}/trainer_state.json").read_text())
     trained = state["stateful_callbacks"]["RingRolloutCallback"]["attributes"]["trained"]
     found = []

@@ -1,4 +1,4 @@
-"""What fails on the first rank of TRL's asynchronous trainer ends all of them, with its error. Each
+"""An error on the first rank of TRL's asynchronous trainer ends all of them, with that error. Each
 rank has a part of the model, so that no tensor is whole without the others.
 """
 

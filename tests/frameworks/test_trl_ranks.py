@@ -28,7 +28,7 @@ VERSIONS = 1 + KILLED_AT + 1 + STEPS - KILLED_AT
 
 
 def subscribe(ring: str, model: str, log: Path) -> None:
-    """An engine that takes every version and notes what it holds."""
+    """An engine that takes every version and notes its value."""
     weights = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     into, held = dict(weights.named_parameters()), -1
     while held < VERSIONS:

@@ -1,4 +1,4 @@
-"""A trainer that is killed, and the one that goes on from its checkpoint with what the ring has."""
+"""A trainer that is killed, and the one that goes on from its checkpoint with the ring's groups."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_group_is_acknowledged_before_it_was_trained_on(
     steps = [int(each[0]) for each in trl_tiny.logs(trainer, "batch/samples_per_step")]
     acknowledged = 4 * rr.describe_groups(ring)["account"]["batches"]
     assert len(steps) == 5
-    # At the most one step's samples, and the rest of a group, come again without need.
+    # At the most one step's samples, and the rest of a group, are redelivered without need.
     assert sum(steps) - steps[-1] - 8 <= acknowledged <= sum(steps)
     if called_back and budget == 0 and accumulation == 1:
         assert acknowledged == sum(steps)

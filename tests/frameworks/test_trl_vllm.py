@@ -69,8 +69,8 @@ def likeliest(model: Any, count: int) -> list[int]:
 
 
 class Compares(TrainerCallback):
-    """After TRL's own callbacks, which send the weights: what the server says, and what the model
-    that was sent says.
+    """After TRL's own callbacks, which send the weights: the server's answer beside that of the
+    model that was sent.
     """
 
     def __init__(self, server: Any, folder: str) -> None:
@@ -132,7 +132,7 @@ def test_it_trains_with_a_server(ring: str, model: str, tmp_path: Path) -> None:
 
 
 def test_the_same_tensors_each_time(ring: str) -> None:
-    """What is kept of the first version goes out, and is let go of."""
+    """The kept parts of the first version go out, and are let go of."""
     import torch
 
     from rollring.integrations.trl._vllm import _Given

@@ -97,7 +97,7 @@ def test_workers_hold_what_the_trainer_has(ring: str, model: str, tmp_path: Path
     versions = [sample.model_version for sample in samples]
     assert all(1 <= version <= last for version in versions)
     assert len(set(versions)) >= 3
-    # What a sample says of its version, its prompt says, too.
+    # A sample's version is in its prompt, too.
     assert versions == [int(sample.input_ids[0]) - 5 for sample in samples]
 
 
@@ -122,7 +122,7 @@ def test_a_trainer_that_is_killed_while_it_sends(ring: str, model: str, tmp_path
     assert [version for version, _ in two] == list(range(4, last + 1))
     for log in logs:
         assert noted(log) == [*one, *two]
-    # As the second trainer counts: what came before its first version is below 1.
+    # As the second trainer counts: samples from before its first version are below 1.
     assert [sample.model_version + 3 for sample in samples] == [
         int(sample.input_ids[0]) - 5 for sample in samples
     ]

@@ -1,5 +1,5 @@
-"""TRL's own rollout worker, its real child process and loop, with its queue in shared memory. In
-the place of a vLLM server there is one that answers as it does.
+"""TRL's own rollout worker, its real child process and loop, with its queue in shared memory.
+Instead of a vLLM server there is one that answers as it does.
 """
 
 from __future__ import annotations

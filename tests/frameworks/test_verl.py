@@ -40,7 +40,7 @@ def cluster() -> Iterator[None]:
 
 
 def start(kind: Any, config: Any, rank: int = 0, world: int = 1) -> Any:
-    """A Ray actor, with what verl's resource pools tell a worker."""
+    """A Ray actor, with the variables that verl's resource pools give a worker."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,7 +56,7 @@ def start(kind: Any, config: Any, rank: int = 0, world: int = 1) -> Any:
 
 
 class Replica:
-    """What the manager asks of an inference server."""
+    """The calls that the manager makes to an inference server."""
 
     def __init__(self, config: Any) -> None:
         self.workers = [start(verl_workers.Rollout, config)]

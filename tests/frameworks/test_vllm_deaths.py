@@ -1,5 +1,5 @@
-"""Trainers and engines that are killed at each step of a version: what engines serve then, and that
-the next trainer, and the engine that is started anew, go on.
+"""Trainers and engines that are killed at each step of a version: engines then serve the right
+version, and the next trainer, and the engine that is started anew, go on.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_a_trainer_is_killed(ring: str, trained: Any, servers: Any, death: Death
         trainer = sender(ring, fleet(servers), Tensors(named(trained)))
         trained.step()
         trainer.send_weights()
-        assert trainer.version == (2 if death.committed else 1)  # above what the ring has had
+        assert trainer.version == (2 if death.committed else 1)  # above the ring's version
         for server in servers:
             assert server.generated() == (trained.tokens(), of_version(str(trainer.version)))
         trainer.shutdown()
@@ -144,7 +144,7 @@ def test_an_engine_is_killed(ring: str, trained: Any, servers: Any, at: str) -> 
     assert server.generated() == victim.generated() == old
     armed = True
     trained.step()
-    if at == "after finish_weight_update":  # nobody has asked it for anything yet
+    if at == "after finish_weight_update":  # it has got no request yet
         trainer.send_weights()
     else:
         with pytest.raises((OSError, EOFError, rr.RollringError)):
@@ -182,7 +182,7 @@ def goes_on(ring: str, trained: Any, server: Any) -> None:
 
 
 def is_joined_by_another(ring: str, trained: Any, server: Any) -> None:
-    """An engine that is started in the place of the killed one."""
+    """An engine that is started to replace the killed one."""
     again = Victim(trained.folder)
     trainer = sender(ring, fleet([server], again), Tensors(named(trained)))
     trainer.send_weights()

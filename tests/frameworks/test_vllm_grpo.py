@@ -1,5 +1,5 @@
 """./dev grpo --engine vllm: a real server samples with weights that it is sent, for some steps, and
-what it says of its tokens is what the trainer's model of that version says.
+its log-probabilities are those of the trainer's model of that version.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Plans of vLLM's own layers, by their own loaders, for engines of several ranks: bit by bit what
-the loaders make of the same tensors.
+"""Plans of vLLM's own layers, by their own loaders, for engines of several ranks: bit by bit the
+parameters that the loaders make of the same tensors.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Load:
         assert not self._failed
 
     def wait_for(self, more: int) -> None:
-        """Until so many more requests were answered."""
+        """Until ``more`` further requests were answered."""
         wanted = len(self.answers) + more
         while len(self.answers) < wanted and not self._failed:
             self._ends.wait(0.01)

@@ -1,5 +1,5 @@
-"""Two of `vllm serve` on one channel, over HTTP: what they serve after each version, and how often
-they are called.
+"""Two of `vllm serve` on one channel, over HTTP: the tokens that they serve after each version, and
+the number of calls to them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """rollring's backend in the real engine of vLLM, driven in-process: tokens, labels and checksums
-over many versions, what is refused, and versions that fail.
+over many versions, refusals, and versions that fail.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_a_hundred_versions(ring: str, world: Any) -> None:
     for name, one in named(trained).items():
         one.copy_(at_first[name])
     trainer.send_weights()
-    assert checksums(engine) == read_from_disk  # what vLLM's own loaders had made
+    assert checksums(engine) == read_from_disk  # the parameters that vLLM's own loaders had made
     trainer.shutdown()
 
 

@@ -22,7 +22,7 @@ WAYS = ("hub", "rest", "ring")  # in this order: a process that has the adapter 
 
 
 class Shape(NamedTuple):
-    """Of what each way is fed with, and of the trainer that takes it.
+    """Of the records that feed each way, and of the trainer that takes them.
 
     Attributes:
         world: Ranks.
@@ -95,7 +95,7 @@ def _servers(stack: ExitStack, rings: Mapping[str, str], folder: Path) -> dict[s
 def taken(
     fork: str, folder: Path, shape: Shape, rings: Mapping[str, str], groups: list[Any]
 ) -> list[dict[str, Any]]:
-    """What each rank took, by way, as titan_ranks.py says it.
+    """The batches that each rank took, by way, as titan_ranks.py prints them.
 
     Args:
         fork: The folder of Nous' torchtitan.

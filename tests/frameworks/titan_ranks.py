@@ -1,5 +1,5 @@
-"""One gloo rank with Nous' own data handler: what it would train on, by its REST client from
-servers and by the ring. titan_ranks.py JSON, with the rank's variables set as torchrun does.
+"""One gloo rank with Nous' own data handler: the batches that it would train on, by its REST client
+from servers and by the ring.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def rows(batch: Any) -> list[str]:
 
 
 def run(way: str, theirs: Any, rank: int, world: int) -> dict[str, Any]:
-    """Steps by one way. Whoever feeds it does so between two files."""
+    """Steps by one way. The process that feeds it does so between two files."""
     handler = theirs.OnlineDataHandler(metrics_rank=0)
     handler.server_url = GIVEN["urls"][way]
     config = settings()

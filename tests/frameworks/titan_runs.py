@@ -22,7 +22,7 @@ LONGEST = 60
 
 
 class Outcome(NamedTuple):
-    """Of a run: what it ends with, gradient norms by step, what the engine served by version."""
+    """Of a run: its final state, gradient norms by step, the engine's values by version."""
 
     code: int
     log: str

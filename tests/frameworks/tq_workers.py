@@ -1,4 +1,4 @@
-"""What a run with TransferQueue's backend "Rollring" has in Ray's workers."""
+"""The code of a run with TransferQueue's backend "Rollring" in Ray's workers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class AgentLoop:
         tq.kv_batch_put(keys=keys, partition_id="train", fields=rows)
 
     def add_values(self, keys: list[str]) -> list[float]:
-        """A column that comes later, of what another process has put."""
+        """A later column, of rows that another process has put."""
         rows = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["input_ids"])
         sums = torch.tensor([float(row.sum()) for row in rows["input_ids"].unbind()])
         fields = TensorDict({"values": sums}, batch_size=len(keys))

@@ -1,6 +1,6 @@
 """A rank of a TRL trainer that will fail: trl_failing_ranks.py RING MODEL OUTPUT PATIENCE.
 
-What it raises is in `raised-RANK` of OUTPUT. Weights wait for an engine PATIENCE seconds.
+Its error is in `raised-RANK` of OUTPUT. Weights wait for an engine PATIENCE seconds.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def main(ring: str, model: str, folder: str) -> None:
         had.append(checksum(trainer.accelerator.unwrap_model(trainer.model)))
         made = generate(prompts)
         answers.append(list(zip(prompts, made[0], made[1], strict=True)))
-        torch.manual_seed(len(answers))  # the trainer shuffles what it has generated
+        torch.manual_seed(len(answers))  # the trainer shuffles its completions
         return made
 
     trainer._compute_loss, trainer._generate = noted, generated

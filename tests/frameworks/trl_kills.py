@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from rollring.integrations.trl import RingRolloutWorker
 
 STEPS, SAVE_STEPS = 8, 2
-TIMES = "times.json"  # of a trainer that nobody kills
+TIMES = "times.json"  # of a trainer that is left alone
 
 
 class _At(TrainerCallback):
@@ -88,8 +88,8 @@ def last_checkpoint(output: Path) -> str | None:
 def train(
     ring: str, model: str, output: Path, accumulation: int, killed: tuple[int, str, float] | None
 ) -> None:
-    """What is trained on goes with checkpoints by default."""
-    gc.freeze()  # TRL collects garbage: what was imported is much, and none
+    """Trained samples go with checkpoints by default."""
+    gc.freeze()  # TRL collects garbage: the imported objects are many, and not garbage
     worker = RingRolloutWorker(ring)
     trainer = trl_tiny.grpo_trainer(
         model,

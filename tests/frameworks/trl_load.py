@@ -1,4 +1,5 @@
-"""What rollout workers of the tests send: groups made from a seed. Needs neither torch nor TRL."""
+"""The records that rollout workers of the tests send: groups made from a seed. Needs neither torch
+nor TRL."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def produce_and_die(ring: str, name: str, groups: list[int]) -> None:
 
 
 def produce_for_ever(ring: str, name: str, pause: float) -> None:
-    """Groups one after the other, with so many seconds for each member, until it is killed."""
+    """Groups one after the other, with ``pause`` seconds for each member, until it is killed."""
     group = 0
     with rr.Producer(ring, name=name, timeout=PATIENCE) as producer:
         while True:

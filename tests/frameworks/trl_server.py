@@ -1,5 +1,5 @@
-"""What TRL's rollout worker asks of a vLLM server: completions of a prompt, each time another one,
-the same in every run.
+"""The part of a vLLM server that TRL's rollout worker calls: completions of a prompt, each time
+another one, the same in every run.
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ def tree_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What TRL asks the FlashAttention-3 kernel for: each run of queries sees the keys of its own
-    path, and of its own tokens those before it.
+    """The part of the FlashAttention-3 kernel that TRL calls: each run of queries sees the keys of
+    its own path, and of its own tokens those before it.
     """
     query, key, value = query[0], key[0], value[0]
     of_one = query.shape[0] // key.shape[0]
@@ -244,6 +244,6 @@ def grpo_trainer(model: str, worker: Any, output: Path, **options: Any) -> Any:
 
 
 def logs(trainer: Any, *keys: str) -> list[tuple[Any, ...]]:
-    """What it logged in each step."""
+    """Its log of each step."""
     steps = [each for each in trainer.state.log_history if "loss" in each]
     return [tuple(each.get(key) for key in keys) for each in steps]

@@ -1,5 +1,5 @@
 """Rollout workers that hold the trainer's model: they take versions over a ring's weight channel,
-sample with them, and note what they hold. The trainer's side notes what it has.
+sample with them, and note their values. The trainer's side notes its own.
 """
 
 from __future__ import annotations

