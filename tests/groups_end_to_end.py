@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Groups from end to end: interleaved rollouts in, whole groups out, whoever is killed meanwhile.
+"""Groups from end to end: interleaved rollouts in, whole groups out, with any process killed
+meanwhile.
 
 usage: groups_end_to_end.py PATH_OF_ROLLRING
 """
@@ -280,7 +281,7 @@ def a_trainer_killed_with_a_full_spill_is_followed(folder, rollouts):
     load = ("--synthetic", "groups=2000,group-size=4,tokens=100", "--shuffle", 1)
     with Ring("--lane-bytes", "256KiB", "--spill-bytes", "16MiB") as ring:
         # However late we look, the run is not over: a member is held back until the last trainer is
-        # there, and no batch comes without it, so that what they read piles up.
+        # there, and no batch comes without it, so that read records pile up.
         last = open_sender(ring)
         tell(last, *(member("held back", i) for i in range(3)))
         senders = [start("produce", ring, *load, "--shard", f"{i}/4") for i in range(4)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every example of every --help, and what pages show of the program, pasted into a shell, on real
-rings.
+"""Every example of every --help, and every command that pages show of the program, pasted into a
+shell, on real rings.
 
 usage: help_examples.py PATH_OF_ROLLRING
 """
@@ -68,7 +68,7 @@ def stop_when_seen(process):
 
 
 def room_for(line):
-    """Whether /dev/shm can hold what the example asks for."""
+    """Whether /dev/shm can hold the example's objects."""
     found = re.search(r"--lane-bytes (\d+)(MiB|GiB)", line)
     lanes = 1 if "create" in line else 5
     wanted = int(found[1]) << (20 if found[2] == "MiB" else 30) if found else 0
@@ -162,7 +162,7 @@ def doctor(folder, rollouts):
         if "--fix" not in line:
             assert "/dev/shm" in done(paste(folder, line, "x"), (0, 1)), line
             continue
-        # It would take away what other tests have just left: on a /dev/shm of its own.
+        # It would take away other tests' leftovers: on a /dev/shm of its own.
         own = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
         if own.returncode != 0:
             print(f"skipped, needs root: {line}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What bounds memory, from outside: a small /dev/shm, limits, cgroups: named, or lived with.
+"""The bounds of memory, from outside: a small /dev/shm, limits, cgroups: named, or lived with.
 
 usage: memory_end_to_end.py PATH_OF_ROLLRING
 """

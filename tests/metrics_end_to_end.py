@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`rollring metrics` from end to end, and what docs/ says of it.
+"""`rollring metrics` from end to end, against its page in docs/.
 
 usage: metrics_end_to_end.py PATH_OF_ROLLRING
        metrics_end_to_end.py PATH_OF_ROLLRING --table      the table of docs/watching.md

@@ -24,7 +24,7 @@ def shipped_whole(groups, *arguments):
 
 
 def memory_for(bytes_wanted):
-    """In /dev/shm, and in the machine: what is reserved there is memory."""
+    """In /dev/shm, and in the machine: bytes reserved there are memory."""
     free = os.statvfs("/dev/shm")
     with open("/proc/meminfo", encoding="ascii") as info:
         known = dict(line.split(":") for line in info)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A spill that goes on in a file: the run ends, whoever is killed and whatever is full meanwhile.
+"""A spill that goes on in a file: the run ends, with any process killed and any medium full
+meanwhile.
 
 usage: overflow_end_to_end.py PATH_OF_ROLLRING
 """
@@ -24,13 +25,13 @@ from program import (
 
 GROUPS = 60
 TIGHT = ("--lanes", 2, "--lane-bytes", "256KiB", "--spill-bytes", "512KiB")
-END_ALL = "trap 'kill $(jobs -p) 2>/dev/null' EXIT"  # what a script has started and failed to end
+END_ALL = "trap 'kill $(jobs -p) 2>/dev/null' EXIT"  # that a script has left running
 ENOUGH = ("--overflow-bytes", "64MiB")
 
 
 def opposed_members(folder, tokens=30000):
-    """A file of first members and one of second members, in opposite order: who sends the one waits
-    for the other."""
+    """A file of first members and one of second members, in opposite order: the sender of the one
+    waits for that of the other."""
     paths = []
     for repetition, order in ((0, range(GROUPS)), (1, reversed(range(GROUPS)))):
         paths.append(folder / f"members{repetition}.jsonl")
@@ -41,7 +42,7 @@ def opposed_members(folder, tokens=30000):
 
 
 def send(ring, paths):
-    """From pipes: what cannot be read again is sent in its order."""
+    """From pipes: records that cannot be read again are sent in their order."""
     senders = []
     for path in paths:
         with open(path, encoding="utf-8") as records:

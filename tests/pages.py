@@ -1,4 +1,4 @@
-"""The code blocks of the pages, as they stand, with what their marks say about them.
+"""The code blocks of the pages, unchanged, with the content of their marks.
 
 A comment directly above a block is its mark:
 
@@ -27,12 +27,12 @@ class Block:
     line: int  # of its fence
     language: str
     text: str
-    runners: tuple[tuple[str, str], ...] = ()  # (what runs it, by which name)
+    runners: tuple[tuple[str, str], ...] = ()  # (runner, name in it)
     reason: str = ""  # why nothing runs it
-    stray: str = ""  # a comment above it that is no mark
+    stray: str = ""  # a comment above it that is not a mark
 
     def is_for(self, runner):
-        """Whether this test runs it: one without a mark is everybody's who asks."""
+        """Whether this test runs it: one without a mark is for every runner."""
         return not self.reason and self.language in ("sh", "python") and (
             not self.runners or any(name == runner for name, _ in self.runners))
 

@@ -1,4 +1,5 @@
-"""What the tests of the program share: they run it, look at what it says, and leave nothing behind.
+"""The common part of the program's tests: they run it, look at its output, and leave nothing
+behind.
 
 Each test has a ring of its own. The GSM8K rollouts of shared/ are used if they are there, else a
 file that `consume --output` writes.
@@ -81,7 +82,7 @@ def wait_until(condition, what):
 
 
 class Lines:
-    """What a process says on a stream, line by line, as it comes."""
+    """A process's output on a stream, line by line, as it arrives."""
 
     def __init__(self, stream):
         self.lines = []
@@ -151,7 +152,7 @@ class Ring:
 
 
 def small_rollouts(folder):
-    """Without the shared data: what a synthetic load looks like as a file."""
+    """Without the shared data: a synthetic load as a file."""
     path = folder / "rollouts.jsonl"
     with Ring() as ring:
         trainer = start("consume", ring, "--until-closed", "--output", path)

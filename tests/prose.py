@@ -4,10 +4,10 @@
 
 A sentence has a noun as its subject. These constructions read as if they were translated:
 
- - a clause that begins with `who`, `whoever` or `what` and stands for a noun: "Who attaches waits".
-   A question is none of these, direct or indirect ("says what is missing"), and neither is a clause
-   that belongs to people ("users who").
- - `nobody` and `somebody` for processes, "is no X" for "is not an X", "that is none", and the
+ - a clause that begins with `who`, `whoever` or `what` and stands for a noun: `Who attaches waits`.
+   A question is none of these, direct or indirect (`says what is missing`), and neither is a clause
+   that belongs to people (`users who`).
+ - `nobody` and `somebody` for processes, `is no X` for `is not an X`, `that is none`, and the
    phrases of `PHRASES`.
 
 A heading that does not ask with a question mark, and a cell of a table's head, are noun phrases.
@@ -182,7 +182,7 @@ def is_question(text, at):
 
 
 def breaches(text):
-    """Yields (line number, what is wrong)."""
+    """Yields (line number, message)."""
     for block, start in blocks(text):
         body = plain(block)
         flat = re.sub(r"\s", " ", body)

@@ -32,7 +32,7 @@ PLACES = {
 }
 COMMENTED = ("include", "lib", "producer", "consumer", "stash", "extras", "integrations",
              "python/src", "cli")
-# What a macro or an attribute takes is for developers.
+# The arguments of a macro or an attribute are for developers.
 FOR_DEVELOPERS = re.compile(
     r"(?:FAULT_POINT|static_assert|ROLLRING_ASSERT|\[\[nodiscard)\s*\([^;]*$")
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'

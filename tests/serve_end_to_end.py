@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A server for Atropos from end to end: groups in by HTTP, batches out, whoever is killed.
+"""A server for Atropos from end to end: groups in by HTTP, batches out, with any process killed.
 
 In the build `tsan` its threads are watched: a race ends the server with another exit code.
 
@@ -91,7 +91,7 @@ def a_batch_is_acknowledged_by_asking_for_the_next(folder, _):
         server.begin()
         server.post(*[group(i) for i in range(6)])
         assert firsts(server.one_batch()) == [0, 1]
-        # The trainer dies and comes again: it gets what it had.
+        # The trainer dies and returns: it gets its batch.
         server.ask("POST", "/register", TRAINER)
         assert firsts(server.one_batch()) == [0, 1]
         assert firsts(server.one_batch()) == [2, 3]
@@ -115,12 +115,12 @@ def nothing_received_is_lost_with_the_server(folder, _):
         noted = folder / "state.json"
         wait_until(lambda: json.loads(noted.read_text())["receipts"], "the note of what it has")
         server.kill()
-        # The same trainer and environment go on: nobody registers again.
+        # The same trainer and environment go on without a new registration.
         with Server(ring, folder) as again:
             assert again.ask("GET", "/info")["batch_size"] == 8
             assert again.ask("GET", "/status")["current_step"] == 1
             again.post(group(5, env_id=env))
-            assert firsts(again.one_batch()) == [2, 3]  # and what it had is not trained on twice
+            assert firsts(again.one_batch()) == [2, 3]  # and its batch is not trained on twice
             assert firsts(again.one_batch()) == [4, 5]
             again.post(group(6, env_id=env))
             again.kill()
@@ -129,7 +129,7 @@ def nothing_received_is_lost_with_the_server(folder, _):
             third.post(group(7, env_id=env))
             assert firsts(third.one_batch()) == [4, 5]
             assert firsts(third.one_batch()) == [6, 7]
-        # Of another ring, the state is nobody's.
+        # Of another ring, the state is invalid.
         with Ring() as other, Server(other, folder) as fresh:
             assert fresh.ask("GET", "/info")["batch_size"] == -1
 

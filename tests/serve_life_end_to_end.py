@@ -80,7 +80,7 @@ def a_second_server_is_refused_and_told_who_the_first_is(folder, _):
                f"{server.process.pid})" in err, err
         server.ask("GET", "/status")
         server.kill()
-        with Server(ring, folder) as server:  # a dead one does not stand in the way
+        with Server(ring, folder) as server:  # a dead one does not block the way
             server.ask("GET", "/status")
 
 
@@ -125,7 +125,7 @@ def a_visitor_for_whom_there_is_no_thread_is_told_503(folder, _):
             (limits / "pids.max").write_text((limits / "pids.current").read_text())
             status, text = server.raw("GET", "/status")
             assert status == 503 and b"cannot start a thread" in text, (status, text)
-            first.request("GET", "/status")  # who is inside is served on
+            first.request("GET", "/status")  # a connected client is served on
             assert first.getresponse().status == 200
             (limits / "pids.max").write_text("max")
             assert server.raw("GET", "/status")[0] == 200

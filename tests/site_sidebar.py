@@ -33,8 +33,8 @@ def entries(nav):
 
 
 def check_listing():
-    """The page of a folder has its sources, and no program that somebody has built there; that of
-    the Python API has the names of modules and of packages."""
+    """The page of a folder has its sources, without built programs; that of the Python API has the
+    names of modules and of packages."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place).resolve()
         (root / "examples").mkdir()

@@ -27,7 +27,7 @@ def in_terminal(*arguments, **environment):
     while True:
         try:
             part = os.read(master, 65536)
-        except OSError:  # all who had the other end are gone
+        except OSError:  # all processes with the other end are gone
             part = b""
         if not part:
             break

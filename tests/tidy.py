@@ -28,7 +28,7 @@ MAPPING = ("lib/shm/mapping.cpp",)
 SEGMENT = ("lib/shm/make_once.cpp", "lib/shm/segment*.cpp") + DOUBLES
 NOWHERE = ()
 
-# (pattern, the only files that may contain it, what to do instead)
+# (pattern, the only files that may contain it, the remedy)
 ONLY_IN = [
     (r"(?<!asm )\bvolatile\b", NOWHERE, "no volatile: it orders nothing; use std::atomic"),
     (r"\batomic_thread_fence\b", NOWHERE, "no fences: ThreadSanitizer cannot follow them"),
@@ -51,20 +51,20 @@ ONLY_IN = [
     (r"#\s*include\s*[<\"]cuda\w*\.h[>\"]", ("lib/cuda/*", "bench/weights/gpu_arena.cpp"),
      "CUDA headers stay in lib/cuda"),
 ]
-# The same of what may be broken over lines.
+# The same for patterns that may be broken over lines.
 ONLY_IN_WHOLE = [
     (re.compile(r"\bunexpected\s*(?:<\s*(?:\w+::)*Error\s*>\s*)?[({]\s*(?:\w+::)*Error\s*\{"),
      ("include/rollring/error.hpp",), "an error is made by failed() or refused()"),
 ]
-# (pattern, the files that must not contain it, what to do instead)
+# (pattern, the files that must not contain it, the remedy)
 NEVER_IN = [
     (r"\bsleep_(for|until)\b|\busleep\s*\(|nanosleep", ("tests/*",),
      "tests do not sleep: wait for a condition under a deadline"),
 ]
 
-# What the files of a folder may include beside their own folder's and the public headers. Arrows
-# point down; tests may look anywhere. A folder with C++ that is neither here nor a test's is a
-# breach.
+# The folders whose headers a folder's files may include beside their own and the public ones.
+# Arrows point down; tests may look anywhere. A folder with C++ that is neither here nor a test's is
+# a breach.
 PUBLIC = "include/rollring"
 PUBLIC_EXTRAS = "include/rollring/extras"
 ARROWS = {
@@ -240,7 +240,7 @@ def fault_breaches(texts: dict[str, str]):
 
 
 def package_breaches(listed: list[str]):
-    """Modules of the package that nobody installs."""
+    """Modules of the package that meson.build does not install."""
     build = (ROOT / "python/meson.build").read_text(encoding="utf-8")
     for path in listed:
         inside = path.removeprefix("python/")

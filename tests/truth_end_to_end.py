@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program says what is so: what it waits for, what it could not write, what fits where.
+"""The program tells the truth: on its waits, on files that it could not write, on sizes that fit.
 
 usage: truth_end_to_end.py PATH_OF_ROLLRING
 """
@@ -127,7 +127,7 @@ def what_could_not_be_written_is_a_failure(folder, rollouts):
         assert code == 1 and "cannot write" in err, (code, err)
         code, err = code_with_stdout("/dev/full", "create", f"{PREFIX}full")
         assert code == 1 and "cannot write" in err, (code, err)
-        assert f"{PREFIX}full" not in run("ls")[0]  # who reads the code makes it again
+        assert f"{PREFIX}full" not in run("ls")[0]  # so that a caller can retry
         code, err = code_with_stdout("/dev/full", "create", ring)
         assert code == 1 and "already_exists" in err, (code, err)
         assert ring in run("ls")[0]  # that is another's
@@ -149,7 +149,7 @@ def what_could_not_be_written_is_a_failure(folder, rollouts):
 
 
 def code_without_reader(*arguments):
-    """Its exit code, standard output being a pipe that nobody reads."""
+    """Its exit code, standard output being a pipe without a reader."""
     ends = os.pipe()
     os.close(ends[0])
     process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=ends[1],
@@ -179,7 +179,7 @@ def a_closed_pipe_is_quiet_and_nothing_is_left(folder, rollouts):
 
 @test
 def the_end_of_the_terminal_cleans_up(folder, rollouts):
-    # What ran this test may have been started by nohup, and we are not told either.
+    # The parent of this test may have been started by nohup, and we are not told either.
     demo = start("demo", "--synthetic", "groups=100000,tokens=2000:4000", "--json",
                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
     wait_until(lambda: f"demo-{demo.pid}-" in run("ls")[0], "the demo to run")
@@ -216,7 +216,7 @@ def whole_groups_are_written_with_their_columns(folder, rollouts):
         changes = sum(a != b for a, b in itertools.pairwise(keys))
         assert changes + 1 == len(set(keys)) == got["groups"], "a group's members stand together"
         assert all("tokens" in one for one in seen)
-        # What it writes can be sent again.
+        # Its output can be sent again.
         again = report("produce", "--input", output, "--digest")
         assert again["digest"] == got["digest"], (again, got)
         path = folder / "atropos.jsonl"
@@ -232,7 +232,7 @@ def whole_groups_are_written_with_their_columns(folder, rollouts):
 
 
 def on_terminal(columns, *arguments):
-    """What a command shows on a terminal so wide."""
+    """The output of a command on a terminal of that width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdin=theirs, stdout=theirs,

@@ -2,8 +2,8 @@
 """Public names that only tests call, as a test: prints `file:line: name` for each, exits 1.
 
 A name is used if code of the library, the program, the bindings, the package, the benchmarks or the
-examples has it, or a code block of a page. Its own declaration and definition are no use of it. The
-search knows names and not types: a name that two classes have is used if one of them is.
+examples has it, or a code block of a page. Its own declaration and definition are not a use of it.
+The search knows names and not types: a name that two classes have is used if one of them is.
 
 UNCALLED lists the names that stay although nothing here calls them, each with its reason; a row
 whose name is called or gone is a breach, too.

@@ -68,7 +68,7 @@ def pages_name_commands_that_there_are(folder, rollouts):
 
 @test
 def a_number_is_what_is_written(folder, rollouts):
-    """-1 is not the largest number, nor is what is larger than that; what is wrong is named."""
+    """-1 is not the largest number, nor is a larger one than that; the error names the mistake."""
     name = PREFIX + "number"
     spec = ("--synthetic", "groups=1,group-size=2,tokens=5")
     places = [("demo", "--records"), ("demo", "--hold"), ("demo", "--shuffle"),

@@ -201,7 +201,7 @@ class Package:
 
 
 class Includes:
-    """What is included across the walls of C++, of all files that `take` was told of."""
+    """The includes across the walls of C++, of all files that `take` was told of."""
 
     def __init__(self) -> None:
         self._used: set[tuple[str, str]] = set()

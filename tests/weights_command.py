@@ -72,7 +72,7 @@ def a_channel_from_outside(folder, rollouts):
             assert part in text, (part, text)
         again = report("weights", ring)
         for one in (*told["publishers"], *again["publishers"]):
-            del one["handles_passed"]  # those of whoever looks are counted, too
+            del one["handles_passed"]  # those of an observer are counted, too
         assert again == told
 
 

@@ -1,4 +1,5 @@
-"""What words the repository uses, for tests/tidy.py: the glossary's, and names of files that exist.
+"""The words that the repository uses, for tests/tidy.py: the glossary's, and names of files that
+exist.
 
 The table "Words that are not used" of docs/glossary.md is the rule: a word of its first column
 stands nowhere in code, comments, messages and pages, or not in the files of its third column. A
@@ -13,10 +14,10 @@ from fnmatch import fnmatch
 
 GLOSSARY = "docs/glossary.md"
 HEADING = "## Words that are not used"
-# Of other systems that we follow, and what a script is told to write.
+# Of other systems that we follow, and files that a script is told to write.
 STRANGE = {"atroposlib/envs/base.py", "ipc_engine.py", "cuda_ipc_strategy.py", "packed_tensor.py",
            "OUT.cpp"}
-# What others call a thing in their own interfaces, where we take their place.
+# Names in others' interfaces, where we take their place.
 FOREIGN = re.compile(r"\b(?:(?:update_)?model_version|heartbeat_stale_after_s)\b")  # TRL's
 ENDING = "(?:s|es|d|ed|ing)?"
 CITED = re.compile(r"(?<![\w./<>*{}-])(?:[\w.-]+/)*\w[\w-]*\.(?:cpp|hpp|cuh?|py|md|sh|ini|pml)\b")
@@ -28,13 +29,13 @@ COMMENT = {
 
 
 def banned(glossary):
-    """Yields (what begins it, pattern, what to say instead, globs of files; none: all of them)."""
+    """Yields (first word, pattern, replacement, globs of files; none: all of them)."""
     table = glossary.split(HEADING, 1)[1].split("\n## ", 1)[0]
     for row in re.findall(r"^\| (.+) \|$", table, flags=re.MULTILINE)[2:]:
         words, instead, where = (cell.strip() for cell in row.split("|"))
         for word in words.split(","):
             parts = [part.strip() for part in word.split()]
-            # Not the end of a longer word: `dig` is no part of `prodigy`, but of `dig_out`.
+            # Not the end of a longer word: `dig` occurs in `dig_out`, and not in `prodigy`.
             body = "[ _-]".join(re.escape(part) for part in parts)
             title = body.replace("[ _-]", "_?").title() if len(parts) == 1 else body
             yield (parts[0].lower(), re.compile(rf"(?<![a-zA-Z])(?i:{body}){ENDING}(?![a-z])|"

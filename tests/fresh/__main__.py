@@ -30,11 +30,11 @@ BEAT_S = 30  # between signs of life of a long step
 class Step:
     title: str
     script: str
-    given: str | None = None  # the folder that another bare machine has in the place of a clone
+    given: str | None = None  # the folder that another bare machine has instead of a clone
 
 
 def as_script(block):
-    """What a shell takes for the block; Python code is a file's, as processes import it."""
+    """The block as a shell takes it; Python code is a file's, as processes import it."""
     if block.language == "sh":
         return block.text
     if block.language == "python":
@@ -57,7 +57,7 @@ def commands(quick):
 QUICK = ("python", "install", "quickstart")
 LATER = ("cmake", "meson", "prefix", "docs", "wheel", "sdist",
          "wheel without a compiler")
-OTHER_MACHINE = {"wheel without a compiler": "dist"}  # what it is given of the first one
+OTHER_MACHINE = {"wheel without a compiler": "dist"}  # the folder that it gets from the first one
 
 
 def steps(quick):
@@ -107,7 +107,7 @@ def run_steps(root, wanted):
 
 
 def objects():
-    """Where this machine's ccache has what was compiled."""
+    """The folder in which this machine's ccache has compiled objects."""
     if shutil.which("ccache") is None:
         return None
     asked = subprocess.run(["ccache", "--get-config", "cache_dir"], check=True,

@@ -21,8 +21,8 @@ PIP = ("INDEX_URL", "EXTRA_INDEX_URL", "TRUSTED_HOST", "CERT", "PROXY", "DEFAULT
        "RETRIES")
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 CERTIFICATES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT")
-# What a user of this machine would be given: the root's user has no more. dpkg does not wait for
-# the disk, as in Debian's image for Docker: the root is thrown away.
+# The rights of a user of this machine: the root's user has no more. dpkg does not wait for the
+# disk, as in Debian's image for Docker: the root is thrown away.
 PREPARE = f"""
 set -eu
 if [ -d /carried/etc/apt/sources.list.d ]; then rm -f /etc/apt/sources.list; fi
@@ -35,8 +35,8 @@ echo '{USER} ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/{USER}
 chown -R {USER}:{USER} {HOME} /kept/pip /kept/ccache
 """
 CLONE = f"{HOME}/rollring"
-# Objects of ccache are those of sources at the same place: what Meson compiles in groups names its
-# files by their whole path.
+# Objects of ccache are those of sources at the same place: files that Meson compiles in groups are
+# named by their whole path.
 PUT_CLONE = """
 mkdir -p "${place%/*}"
 at=
@@ -48,7 +48,7 @@ chown -R USER:USER "$place"
 
 
 class Unavailable(Exception):
-    """What this machine lacks for a root."""
+    """The parts that this machine lacks for a root."""
 
 
 def namespaces():
@@ -113,7 +113,8 @@ def carry(folder):
 
 
 def carry_apt_settings(folder):
-    """How apt reaches its servers here; proxies of the environment are no business of sudo's."""
+    """The settings by which apt reaches its servers here; sudo drops the proxies of the
+    environment."""
     dump = subprocess.run(["apt-config", "dump"], check=False, capture_output=True, text=True)
     kept = [line for line in dump.stdout.splitlines()
             if line.startswith(("Acquire::http", "Acquire::Check-", "Acquire::Retries"))]
