@@ -103,7 +103,7 @@ class Megatron(Adapter):
 
 
 class Meeting:
-    """Ranks as threads, in the place of a process group."""
+    """Ranks as threads, instead of a process group."""
 
     def __init__(self, ranks: int) -> None:
         self._barrier = threading.Barrier(ranks)

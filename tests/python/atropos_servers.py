@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One that runs, and what is asked of it."""
+    """A running one, and the requests to it."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process

@@ -1,4 +1,4 @@
-"""A ring of its own for each test, removed behind it; and what tests send."""
+"""A ring of its own for each test, removed behind it; and the records that tests send."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class _Log:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell's background jobs ignore Ctrl-C, and what nohup starts a hang-up; so would the
+    # A shell's background jobs ignore Ctrl-C, and programs under nohup a hang-up; so would the
     # children that tests send them to.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

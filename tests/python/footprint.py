@@ -1,4 +1,4 @@
-"""What a process holds, before and after it has done the same thing many times."""
+"""The resources of a process, before and after it has done the same thing many times."""
 
 from __future__ import annotations
 

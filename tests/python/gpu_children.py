@@ -74,7 +74,7 @@ def load_by_itself(ring: str, last: int, seen: Any) -> None:
 
 
 def sleep_and_wake(ring: str, orders: Any, seen: Any) -> None:
-    """An engine whose weights and cache lie in a domain: does what it is told, a word each time."""
+    """An engine whose weights and cache lie in a domain: follows its orders, a word each time."""
     domain = rr.MemoryDomain(chunk_bytes="64MiB")
     with domain.region("weights"):
         tensors = model(-7)

@@ -1,12 +1,13 @@
-"""What producers send who are killed at any moment, and what a trainer's log must say then.
+"""The records of producers that are killed at any moment, and the log that a trainer must have
+then.
 
-A producer that takes a dead one's place goes on where its log ends: what it sends once more is
-known by its group and its number. What the oracle demands of the trainers' log:
+A producer that takes a dead one's place goes on where its log ends: a record that it sends once
+more is known by its group and its number. The oracle demands of the trainers' log:
  - every member of a group that was pushed is there, once, with every value that was sent, and
    advantages that are its group's;
- - a group whose batch was acknowledged never comes again, and one that was only leased does, unless
-   its trainer was killed between the acknowledgement and the line that says so: one batch for each
-   killed trainer at most;
+ - a group whose batch was acknowledged is never delivered again, and one that was only leased is,
+   unless its trainer was killed between the acknowledgement and the line that says so: one batch
+   for each killed trainer at most;
  - every group comes.
 """
 
@@ -88,7 +89,7 @@ def _check(group: rr.Group) -> None:
 
 
 def train(ring: str, log: str, seed: int) -> None:
-    """Checks each group, and writes down what becomes of it. Until it is killed."""
+    """Checks each group, and writes down its outcome. Until it is killed."""
     to = opened(log)
     draw = random.Random(seed)
     with rr.Stash(

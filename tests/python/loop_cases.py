@@ -1,4 +1,4 @@
-"""Awaitable calls of the package, each with what makes it wait and what ends its wait."""
+"""Awaitable calls of the package, each with the cause of its wait and that wait's end."""
 
 from __future__ import annotations
 

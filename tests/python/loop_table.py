@@ -68,7 +68,7 @@ TABLE: dict[type[Case], list[str]] = {
     Environments: ["integrations.atropos.RollringSendMixin._send_scored_data_to_api"],
 }
 
-# What no second event loop comes to.
+# Coroutines that no second event loop comes to.
 ELSEWHERE = {
     "_group_waits.GroupWaits.group": "what Stash.group is",
     "relay.PartReader.take_async": "relays alone have it, in one loop",

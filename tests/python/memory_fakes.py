@@ -12,7 +12,7 @@ import rollring as rr
 
 
 class FakeCore:
-    """What `rollring._core.MemoryDomain` does, with allocations that are bytes of Python's."""
+    """The calls of `rollring._core.MemoryDomain`, with allocations that are bytes of Python's."""
 
     refuses: set[str] = set()  # "release" or "resume": fails as a driver would
     made: list[FakeCore] = []
@@ -78,7 +78,7 @@ class FakeCore:
 
 
 class FakeDriver:
-    """Physical memory by its handle, and what is mapped where; it notes what breaks its rules."""
+    """Physical memory by its handle, and its mappings; it notes calls that break its rules."""
 
     def __init__(self) -> None:
         self._handles = iter(range(101, 100_000))
@@ -101,7 +101,7 @@ class FakeDriver:
 
 
 class LendingCore(FakeCore):
-    """Memory of others: the tags' memory is what a driver has at addresses."""
+    """Memory of others: the tags' memory is a driver's at those addresses."""
 
     driver: FakeDriver
 

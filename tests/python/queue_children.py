@@ -1,4 +1,4 @@
-"""What spawned processes of the queue's tests run: importable by name."""
+"""The functions that spawned processes of the queue's tests run: importable by name."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def asked(groups: int, size: int, seed: int = 0, first: int = 0) -> dict[str, An
 
 
 def expected(uid: str, member: int) -> dict[str, Any]:
-    """What `rollout` makes for a row."""
+    """The result of `rollout` for a row."""
     draw = random.Random(f"{uid}/{member}")
     response = [draw.randrange(6, 250) for _ in range(draw.randrange(1, 40))]
     return {

@@ -42,7 +42,7 @@ def port_8000() -> Iterator[None]:
 @pytest.mark.usefixtures("port_8000")
 @pytest.mark.parametrize("name", UPSTREAM)
 def test_their_tests_of_the_api_pass(name: str, ring: str, tmp_path: Path) -> None:
-    """Unchanged, with our server started in the place of theirs."""
+    """Unchanged, with our server started instead of theirs."""
     package = importlib.util.find_spec("atroposlib")
     assert package is not None and package.submodule_search_locations is not None
     file = Path(list(package.submodule_search_locations)[0]) / "tests" / name
@@ -107,7 +107,7 @@ LOG: list[tuple[str, str, Any]] = [
     ("GET", "/status-env", {"env_id": 2}),
     ("GET", "/batch", None),
     ("GET", "/batch", None),
-    ("POST", "/scored_data", group(3, 2, env_id=0)),  # not what it announced: buffered
+    ("POST", "/scored_data", group(3, 2, env_id=0)),  # another size than announced: buffered
     ("POST", "/scored_data", group(4, 2, env_id=0)),
     ("GET", "/status", None),
     ("POST", "/scored_data_list", [group(5, 2, env_id=1), group(6, 1, env_id=1)]),

@@ -110,7 +110,7 @@ SENT_BEFORE = 19  # of groups of 8: at least one is begun and not whole
 
 
 class Came:
-    """What a trainer has been given, by the group's tag and number."""
+    """The groups that a trainer has received, by their tag and number."""
 
     def __init__(self) -> None:
         self.members: dict[tuple[int, int], list[int]] = {}
@@ -173,7 +173,7 @@ def test_an_environment_that_is_killed_in_a_group(
                 children.append(environment(server.url, tokenizer, ANEW, 8, 5, "ring"))
                 take_until(lambda: len(came.of(ANEW)) == 5, stash, came)
                 assert came.of(ANEW) == [whole] * 5
-            # What was cut off, by the rules for a deadline.
+            # The groups that were cut off, by the rules for a deadline.
             with rr.Stash(
                 ring, batch_groups=1, min_size=1, deadline=0.2, at_deadline=at_deadline
             ) as stash:
@@ -346,7 +346,7 @@ def own_command_line(*words: str, tokenizer: str) -> list[str]:
         "env.total_steps": "2",
         "env.use_wandb": "false",
         "env.tokenizer_name": tokenizer,
-        "openai.base_url": "http://127.0.0.1:9/v1",  # nobody is asked
+        "openai.base_url": "http://127.0.0.1:9/v1",  # never called
         "openai.api_key": "x",
         "openai.model_name": "none",
     }

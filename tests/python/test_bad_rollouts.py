@@ -1,4 +1,4 @@
-"""Files of rollouts with a bad line: what Python says of it is what `rollring produce` says."""
+"""Files of rollouts with a bad line: Python's message is that of `rollring produce`."""
 
 from __future__ import annotations
 

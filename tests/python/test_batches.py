@@ -1,4 +1,4 @@
-"""What is pushed is what a batch shows: fields, columns, packed and padded arrays, groups."""
+"""A batch shows the pushed values: fields, columns, packed and padded arrays, groups."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_trainer_that_could_go_on_does_not_wait_in_vain(ring: str) -> None:
     with rr.Stash(ring, batch_groups=1) as stash, rr.Producer(ring) as producer:
         send_group(producer, 1)
         _until_silent(ring)
-        rr.check(ring, STALE)  # it has not read what came
+        rr.check(ring, STALE)  # it has not read the new records
         batch = stash.next(PATIENCE)
         send_group(producer, 2)
         _until_silent(ring)

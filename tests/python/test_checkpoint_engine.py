@@ -97,7 +97,7 @@ def publisher(ring: str, request: pytest.FixtureRequest) -> Iterator[rr.WeightPu
 def send(
     publisher: rr.WeightPublisher, sender: Sender, version: int, *engines: Engine
 ) -> list[Future[None]]:
-    """What became of each engine's call."""
+    """The outcome of each engine's call."""
     ended: list[Future[None]] = []
 
     def req_func(handles: list[tuple[str, str]]) -> None:

@@ -29,7 +29,7 @@ ENDLESS = (*SMALL, "--repeat", "1000000")
 
 
 def run(*arguments: str, code: int = 0) -> tuple[str, str]:
-    """What it says on stdout and on stderr."""
+    """Its stdout and its stderr."""
     done = subprocess.run(
         [*DEMO, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
     )

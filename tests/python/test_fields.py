@@ -1,4 +1,5 @@
-"""What adapters make of a record, and of one that carries less; the same from a batch's view."""
+"""The fields that adapters make of a record, and of one that carries less; the same from a batch's
+view."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _as_lists(made: tuple[Any, ...]) -> list[Any]:
 
 
 def _through_a_ring(ring: str, record: dict[str, Any]) -> dict[str, Any]:
-    """What all functions make of it as a view of a batch; only copies stay."""
+    """The fields that all functions make of it as a view of a batch; only copies stay."""
     with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1) as stash:
         producer.push("p", repetition_id=0, group_size=1, timeout=PATIENCE, **record)
         with stash.next(PATIENCE) as batch:

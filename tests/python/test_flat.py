@@ -1,4 +1,4 @@
-"""What runs for days holds no more after it than before."""
+"""A process that runs for days holds no more after it than before."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pushes_and_batches_stay_flat(ring: str) -> None:
     tokens = np.arange(64, dtype=np.int32)
     logprobs = np.full(64, -0.5, np.float32)
     out = np.zeros((1, 64), np.int32)
-    # It remembers of so many groups that they are over, a million by default.
+    # By default it remembers of a million groups that they are over.
     with rr.Producer(ring) as producer, rr.Stash(ring, batch_groups=1, tombstones=1000) as stash:
         pushed = 0
 

@@ -57,7 +57,7 @@ def test_a_former_name_is_looked_for_without_its_framework() -> None:
         importlib.import_module("rollring.vllm.none")
 
 
-# What `import rollring` had, as far as another module has it now.
+# The former names of `import rollring`, as far as another module has them now.
 FRONT_DOOR = [
     "AccessError",
     "BadRecordError",

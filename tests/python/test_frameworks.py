@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALWAYS = ("requirements-alone.txt", "requirements-dev.txt")  # what ./dev test has
+ALWAYS = ("requirements-alone.txt", "requirements-dev.txt")  # the requirements of ./dev test
 
 
 def _script() -> Any:
@@ -85,7 +85,7 @@ MODULES = {  # of the table's systems
 
 
 def _opening(module: str) -> dict[str, str]:
-    """What an integration says of itself behind its first sentence."""
+    """An integration's account of itself behind its first sentence."""
     place = ROOT / "python/rollring/integrations" / module
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
@@ -215,6 +215,6 @@ def test_an_install_that_fails_says_why_and_how_to_go_on(tmp_path: Path) -> None
 def test_examples_are_short_enough_to_be_read() -> None:
     found = [*ROOT.glob("examples/*.py"), *ROOT.glob("examples/*.sh")]
     lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in found}
-    # The model of the others, and what verl and torchtitan need on a CPU.
+    # The model of the others, and the parts that verl and torchtitan need on a CPU.
     del lengths["tiny.py"], lengths["tiny_verl.py"], lengths["tiny_titan.py"]
     assert len(lengths) >= 5 and max(lengths.values()) <= 40, lengths

@@ -104,7 +104,7 @@ def test_all_columns_at_once(batch: Any) -> None:
     assert made["logprobs"].dtype == torch.bfloat16
     assert made["cu_seqlens"].tolist() == [0, 7, 10]
     assert made["cu_seqlens"].dtype == torch.int32
-    assert set(batch.to("cpu")) == {"token_ids", "cu_seqlens"}  # what every sequence carries
+    assert set(batch.to("cpu")) == {"token_ids", "cu_seqlens"}  # the columns of every sequence
     rewards = batch.to("cpu", "batch.rewards", layout="per_sequence")
     assert rewards["batch.rewards"].tolist() == [0, 1, 2, 3]
     padded = batch.to(torch.device("cpu"), "token_ids", layout="padded", side="left")

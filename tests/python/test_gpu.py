@@ -82,7 +82,7 @@ def test_every_engine_holds_each_version_whole(ring: str, children: Children, me
             children.start(gpu_children.serve, ring, name, last, {})
         trainer.wait_subscribers(2, 2 * PATIENCE)
         for version in range(1, last + 1):
-            # What the trainer's stream still has to do is done before a byte is read.
+            # Queued work of the trainer's stream is done before a byte is read.
             torch.cuda._sleep(20_000_000)
             fill(tensors, version)
             assert trainer.publish(version, PATIENCE)["subscribers"] == 2
@@ -371,7 +371,7 @@ def test_what_a_memory_saver_pauses_comes_back_as_it_was() -> None:
         before = free_bytes()
         saver.pause("kv_cache")
         saver.pause()
-        # Weights, the cache, and what the graph allocated.
+        # Weights, the cache, and the graph's memory.
         assert free_bytes() - before >= (128 + 64 + 128) * MIB - NOISE
         assert bool((outside == 1).all())
         assert torch.equal(saver.get_cpu_backup(weights), torch.arange(32 * MIB, dtype=torch.int32))

@@ -1,4 +1,4 @@
-"""What is dropped and what is waited for, in the words of a time-out."""
+"""Dropped groups and awaited ones, in the words of a time-out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_time_out_names_the_producer_that_died(ring: str) -> None:
         child.join(PATIENCE)
         with pytest.raises(rr.TimedOutError, match=r"missing: member 1; from env-7 \(lane 0, died"):
             stash.next(0.2)
-        with rr.Producer(ring) as producer:  # somebody else sends what is missing
+        with rr.Producer(ring) as producer:  # another producer sends the missing member
             producer.push("p/1", token_ids=[1], repetition_id=1, group_size=2)
         assert len(stash.next(PATIENCE).groups[0]) == 2
 

@@ -14,7 +14,7 @@ SOURCE = Path(rr.__file__).parent
 
 
 def imported(folder: Path) -> str:
-    """What Python says of an import in this folder, which comes before all installed packages."""
+    """Python's answer to an import in this folder, which comes before all installed packages."""
     done = subprocess.run(
         [sys.executable, "-c", "import rollring"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What a producer is given: numbers of many kinds, text, drafts; and what it refuses."""
+"""The inputs of a producer: numbers of many kinds, text, drafts; and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python code can do wrong: each is told by name, loses nothing and reads no other record."""
+"""Mistakes in Python code: each is told by name, loses nothing and reads no other record."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_an_exception_gives_the_groups_back(ring: str) -> None:
         with pytest.raises(ZeroDivisionError), stash.next(PATIENCE) as batch:
             kept = batch.sequences[0].token_ids
             _ = 1 / 0
-        # It is put off while an array is there, and what is put off loses nothing.
+        # The return is put off while an array is there, and loses nothing.
         assert not batch.leased and kept.tolist() == tokens_of(1, 0).tolist()
         with pytest.raises(rr.TimedOutError):
             stash.next(0)

@@ -1,4 +1,4 @@
-"""What happens in a run reaches the logger "rollring", and costs nothing where it is off."""
+"""Events of a run reach the logger "rollring", and cost nothing where it is off."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nothing_is_asked_for_where_the_level_is_off(ring: str, caplog: Any) -> 
             with pytest.raises(TimeoutError):
                 stash.next(0.01)
         assert caplog.records == []
-        # They are still there for who would ask.
+        # They are still there for a caller that would ask.
         assert [event["kind"] for event in stash._core.events()] == ["producer_joined"]
 
 

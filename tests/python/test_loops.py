@@ -112,10 +112,10 @@ def test_in_one_loop_after_the_other(case: Case, run_loop: RunLoop) -> None:
         run_loop(calls.turn())
 
 
-# What a task of asyncio's own says that garbage collection ends after its loop.
+# The message of a task of asyncio's own that garbage collection ends after its loop.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_after_a_loop_that_was_closed_while_they_waited(case: Case) -> None:
-    """Nobody has cancelled its tasks, and they still exist."""
+    """Its tasks were not cancelled, and they still exist."""
     calls = Calls(case)
     case.prepare()
     loop = asyncio.new_event_loop()

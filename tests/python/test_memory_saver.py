@@ -167,7 +167,7 @@ def test_after_an_error_in_a_region_the_outer_one_counts(
 def test_graphs_of_one_tag_and_pool_share_memory(torch: FakeTorch, saver: MemorySaver) -> None:
     graphs = [object() for _ in range(4)]
     theirs = (7, 7)
-    with saver.region("outer"):  # is not what the graph allocates from
+    with saver.region("outer"):  # the graph does not allocate from it
         for graph, pool, tag in zip(
             graphs, (None, None, theirs, theirs), ("g", "g", "g", "h"), strict=True
         ):

@@ -1,4 +1,4 @@
-"""What a page has its reader install is what tests or the extras of the package have."""
+"""Packages that a page has its reader install are those of the tests or the package's extras."""
 
 from __future__ import annotations
 

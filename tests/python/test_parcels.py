@@ -67,7 +67,7 @@ def carry(ring: str, other: str, memory: Path, parcel_bytes: int = 1 << 16) -> N
             records[number] = count, spans
             number += 1
         arrived |= set(inbox.step(0.0)[0])
-        while oldest in arrived:  # in their order: what is released is the oldest
+        while oldest in arrived:  # in their order: the oldest is released
             outbox.release(records.pop(oldest)[0])
             oldest += 1
 
@@ -122,7 +122,7 @@ def test_records_are_carried_as_they_are(
     while (found := outbox.collect(1 << 20, 0.0, 0.5)) is not None:
         index, spans, nbytes, count = found
         assert nbytes <= sum(span.nbytes for span in spans)
-        # Of a lane they follow each other: what is handed on is a few long pieces.
+        # Of a lane they follow each other: a parcel is a few long pieces.
         assert len(spans) < count / 4
         inbox.give(given, index, spans)
         given += 1
@@ -251,7 +251,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def polled(stash: rr.Stash, call: Any) -> Any:
-    """What call() returns in a thread of its own, while the trainer looks for records."""
+    """The result of call() in a thread of its own, while the trainer looks for records."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(call)
         while not future.done():
@@ -310,7 +310,7 @@ def test_in_another_lane_nothing_is_taken_for_sent(
         child = start(take_places, ring, other, memory, done)
         polled(stash, lambda: wait_for(done.exists))
         kill(child)
-        with memory.open("r+b") as file:  # as if somebody had written over the lane that was kept
+        with memory.open("r+b") as file:  # as if another process had written over the kept lane
             file.seek(4 * 8)
             file.write((LANES).to_bytes(8, "little"))
         inbox = polled(stash, lambda: opened(ring, other, memory))
@@ -322,7 +322,7 @@ def test_in_another_lane_nothing_is_taken_for_sent(
         while inbox.stats()["waiting"] or not inbox.stats()["records"]:
             inbox.step(0.05)
         assert (inbox.stats()["records"], inbox.stats()["repeated"]) == (2, 0)
-        with stash.next(PATIENCE) as batch:  # which has dropped what came twice
+        with stash.next(PATIENCE) as batch:  # which has dropped duplicates
             assert [row.repetition_id for row in batch.sequences] == [0, 1]
         inbox.close()
 
@@ -385,7 +385,7 @@ def test_a_node_has_places_in_advance(ring: str, other: str, memory: Path, tmp_p
         rr.Producer(ring) as greedy,
     ):
         outbox = _core.Outbox(other, places=0)
-        with pytest.raises(rr.TimedOutError):  # nobody has any yet
+        with pytest.raises(rr.TimedOutError):  # no process has any yet
             worker.open_group("p/1", timeout=0)
         child = start(has_spare_places, ring, other, memory, tmp_path / "done")
         polled(stash, lambda: wait_for((tmp_path / "done").exists))
@@ -405,7 +405,7 @@ def test_a_node_has_places_in_advance(ring: str, other: str, memory: Path, tmp_p
             assert (sent, spare, is_short) == ([1 + repetition], 3, True)
         with stash.next(PATIENCE) as batch:
             assert [group.instance_id for group in batch.groups] == ["p/1"]
-        # It gives back what it does not use, and others have it.
+        # It gives back unused places, and others have them.
         assert spare_of(inbox, 3, outbox.announced_groups() - 1) == 0
         for number in range(4, 8):
             polled(stash, partial(greedy.open_group, f"q/{number}", timeout=PATIENCE))

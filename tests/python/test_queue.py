@@ -220,7 +220,7 @@ def test_who_puts_into_a_removed_queue_is_told(ring: str) -> None:
     rr.remove(ring, force=True)
     with pytest.raises(rr.ClosedError, match="removed"):
         other.put(3)
-    assert other.get() == 2  # it still has what was put
+    assert other.get() == 2  # it still has the item
     other.close()
     with pytest.raises(rr.RingNotFoundError):
         pickle.loads(pickled).get()

@@ -1,4 +1,4 @@
-"""What a `RingQueue` carries: plain data as it is, trajectories, and what a codec makes."""
+"""The items of a `RingQueue`: plain data as it is, trajectories, and objects that a codec makes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A queue whose processes are killed at any moment, with an oracle outside.
 
-What the oracle demands:
+The oracle demands:
  - an item that put() has returned for is got once, unless a getter was killed that had it in hand:
    at most one item is missing for each killed getter;
  - no item is got twice, and those of one process come in its order;

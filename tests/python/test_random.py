@@ -1,4 +1,5 @@
-"""Random records, drafts and options: what a batch shows is what numpy makes of what was sent."""
+"""Random records, drafts and options: a batch shows the arrays that numpy makes of the sent
+values."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ each = hypothesis.settings(deadline=None, max_examples=60)
 
 @contextlib.contextmanager
 def ends() -> Iterator[tuple[rr.Producer, rr.Stash, str]]:
-    """Of a ring of its own: what an example leaves is not the next one's."""
+    """Of a ring of its own: an example's leftovers are not the next one's."""
     ring = f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     rr.create(ring, lanes=1, lane_bytes="1MiB", columns=CUSTOM)
     try:
@@ -131,7 +132,7 @@ def check_padded(batch: rr.Batch, column: str, arrays: list[Any], data: st.DataO
     st.lists(
         st.tuples(
             st.integers(1, 500),  # room
-            st.integers(0, 500),  # what is written of it, and kept
+            st.integers(0, 500),  # the tokens written of it, and kept
             st.sampled_from(["commit", "block", "abandon", "raise"]),
         ),
         min_size=1,

@@ -1,4 +1,4 @@
-"""Files of rollouts in Python: what is read of each format, and what is said of others."""
+"""Files of rollouts in Python: the values read of each format, and the errors for others."""
 
 from __future__ import annotations
 

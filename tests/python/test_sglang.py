@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 
 from rollring.integrations import sglang as ours  # noqa: E402
 
-# What the routes take, as sglang.srt.managers.io_struct has it.
+# The routes' arguments, as sglang.srt.managers.io_struct has them.
 
 
 @dataclass(kw_only=True)

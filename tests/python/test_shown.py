@@ -1,4 +1,5 @@
-"""Every public class: `repr` never raises, and what cannot be pickled says what to send instead."""
+"""Every public class: `repr` never raises, and an object that cannot be pickled says what to send
+instead."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_without_workers_the_rows_are_masked_at_the_timeout(ring: str) -> None:
     output = asyncio.run(generator.generate(given))
     check_rows(given, output, set(range(6)))
     assert output["response_ids"] == [[7]] * 6
-    # Nobody begins what was asked for in vain.
+    # No worker begins a request that is in vain.
     with rr.RequestBoard(ring) as worker, pytest.raises(rr.TimedOutError):
         worker.take(0)
     generator.close()
@@ -151,7 +151,7 @@ def test_a_call_that_is_cancelled_withdraws_what_it_asked_for(
             assert first.withdrawn
             with pytest.raises(rr.TimedOutError):
                 await worker.take_async(0)
-            # What comes of it all the same is dropped, and the next call has its own.
+            # A late answer is dropped, and the next call has its own.
             for member in range(2):
                 key = {name: first.item[name] for name in ("visit", "group_size")}
                 producer.push(

@@ -54,7 +54,7 @@ class RolloutFnTrainOutput:
 
 
 class DataSource:
-    """slime's own with a buffer: what was added comes first."""
+    """slime's own with a buffer: added groups are first."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -104,7 +104,7 @@ def forget() -> None:
 
 
 def answer(producer: rr.Producer, wish: dict[str, Any], seen: dict[str, int]) -> None:
-    """What a worker sends for a prompt; what of it fails is in its number."""
+    """A worker's records for a prompt; the number of a group decides which of them fail."""
     instance_id, group = wish["instance_id"], int(wish["instance_id"].rpartition("/")[2])
     assert (wish["prompt"], wish["label"]) == (f"p {group}", "l")
     seen[instance_id] = seen.get(instance_id, 0) + 1
@@ -174,7 +174,7 @@ def test_whole_groups_come_and_others_are_asked_for_again(
     for step in range(3):
         output = slime.generate_rollout(arguments(), step, data_source)
         assert isinstance(output, RolloutFnTrainOutput) and len(output.samples) == BATCH
-        # What was handed out before is acknowledged by this call, and what is now is not yet.
+        # The groups handed out before are acknowledged by this call, and the present ones not yet.
         assert step * handed_out <= shipped(ring) < (step + 1) * handed_out
         got += indices(output)
         for group in output.samples:

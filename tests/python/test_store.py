@@ -1,4 +1,4 @@
-"""A store: what any process puts, any reads and any clears."""
+"""A store: any process puts, reads and clears its values."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_numbers_for_people() -> None:
 
 @pytest.mark.parametrize(("key", "status"), [(b"q", 0), (b"\x03", 130)])
 def test_in_a_terminal(ring: str, key: bytes, status: int) -> None:
-    """What a person sees at 80x24, and that the terminal is left as it was."""
+    """The page as a person sees it at 80x24, and a terminal that is left as it was."""
     screen = pyte.Screen(80, 24)
     stream = pyte.ByteStream(screen)
     process, master = in_terminal(ring)

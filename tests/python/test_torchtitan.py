@@ -235,7 +235,7 @@ def test_a_step_is_acknowledged_when_the_next_one_begins(trial: Any, producer: r
     for step in (1, 2):
         assert first.rows(step, settings) == expected([groups[step - 1]], 1, 2)[0]
     first.die()
-    second = trial(2)  # the step that the first one died in comes again
+    second = trial(2)  # the step that the first one died in is repeated
     for step in (2, 3):
         assert second.rows(step, settings) == expected([groups[step - 1]], 1, 2)[0]
 

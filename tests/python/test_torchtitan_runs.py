@@ -1,4 +1,5 @@
-"""What Nous' torchtitan writes, reads and says of a run: checkpoints, server and settings."""
+"""The part of Nous' torchtitan that writes, reads and reports a run: checkpoints, server and
+settings."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Trial:
 
 
 def served(ring: str, versions: list[dict[str, Any]], refuse: int = -1) -> threading.Thread:
-    """An engine that keeps what it serves, and cannot load version ``refuse``."""
+    """An engine that keeps its versions, and cannot load version ``refuse``."""
 
     def serve() -> None:
         with rr.WeightSubscriber(ring, name="engine", timeout=PATIENCE) as channel:

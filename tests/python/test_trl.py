@@ -103,7 +103,7 @@ def test_what_was_read_ahead_comes_again(ring: str) -> None:
     worker.stop()
     worker.stop()
     assert trainer.trained == [0, 1, 2, 3]
-    # Of what was trained on, the last group may come twice: a trainer that packs by tokens might
+    # Of the trained groups, the last may be delivered twice: a trainer that packs by tokens might
     # hold its last sample back, and the protocol does not say. None is lost.
     assert groups_left(ring) == [3, 4, 5, 6]
 
@@ -258,7 +258,7 @@ def test_a_death_is_no_error_while_another_producer_lives(ring: str) -> None:
             rr.check(ring, STALE)  # as the ring itself says
         push_group(producer, 1, size=1)
         assert worker.rollout_buffer.get(timeout=PATIENCE).input_ids[0] == 1
-        # Nobody sends any more, be they alive: now it is named.
+        # No producer sends any more, be they alive: now it is named.
         assert isinstance(_until_raised(worker, stale=STALE), rr.ProducerDiedError)
     worker.stop()
 

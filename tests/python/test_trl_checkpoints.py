@@ -1,5 +1,5 @@
-"""What a checkpoint of TRL's trainer has of a ring's groups, and which samples come too late
-for it. On stand-ins; tests/frameworks has the real trainers.
+"""The groups of a ring in a checkpoint of TRL's trainer, and the samples that come too late for it.
+On stand-ins; tests/frameworks has the real trainers.
 """
 
 from __future__ import annotations

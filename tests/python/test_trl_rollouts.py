@@ -25,7 +25,7 @@ COUNT = 4  # completions of a prompt
 
 
 class Model:
-    """A parameter of one number, which workers put into what they send."""
+    """A parameter of one number, which workers put into their records."""
 
     training = True
 
@@ -50,7 +50,7 @@ class Sharded(Model):
 
 
 def trainer_of(model: Any, rank: int = 0, ranks: int = 1) -> Any:
-    """What a rollout_func reads of a `GRPOTrainer`."""
+    """The attributes of a `GRPOTrainer` that a rollout_func reads."""
     return SimpleNamespace(
         accelerator=SimpleNamespace(
             num_processes=ranks,
@@ -205,7 +205,7 @@ class Collectives:
         self._rank = threading.local()
 
     def run(self, rollouts: RingRollouts, trainer: Any, prompts: list[str]) -> Any:
-        """What a rank gets, or its error."""
+        """A rank's result, or its error."""
         self._rank.number = trainer.accelerator.process_index
         try:
             return rollouts(prompts, trainer)

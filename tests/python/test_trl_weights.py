@@ -57,7 +57,7 @@ class Trainer:
 
 
 def roll(ring: str, name: str, fate: dict[int, str]) -> None:
-    """A rollout worker: of each version it sends a group, whose tokens are what it holds."""
+    """A rollout worker: of each version it sends a group, whose tokens are the version's value."""
     held = -1
     with rr.Producer(ring, name=name, timeout=PATIENCE) as producer:
         while True:
@@ -126,7 +126,7 @@ def test_a_restarted_trainer_goes_on_above(ring: str) -> None:
         for step in range(2 + run):
             trainer.sync(2 * run + step + 1)
             value = 0
-            while value != 2 * run + step + 1:  # what was not acknowledged comes again
+            while value != 2 * run + step + 1:  # unacknowledged groups are delivered again
                 sample = worker.rollout_buffer.get(timeout=PATIENCE)
                 value, version = sample.input_ids.tolist()
                 assert value == version == sample.model_version + 2 * run

@@ -53,7 +53,7 @@ def examples(tmp_path: Path) -> list[str]:
 def test_the_package_and_its_examples_are_clean(examples: list[str], tmp_path: Path) -> None:
     settings = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path)]
     passes("mypy", *settings, "--strict", "-p", "rollring", cwd=tmp_path)
-    # Examples leave out what is said of parameters: nothing else.
+    # Examples leave out the types of parameters: nothing else.
     loose = ["--allow-untyped-defs", "--allow-untyped-calls", "--allow-incomplete-defs"]
     for example in examples:
         passes("mypy", *settings, *loose, example, cwd=tmp_path)
@@ -107,7 +107,7 @@ def test_all_python_is_clean(tmp_path: Path) -> None:
 
 
 def _signature(function: Any) -> ast.arguments:
-    """What nanobind says of a function; defaults stand there as numbers after a backslash."""
+    """nanobind's signature of a function; defaults are numbers after a backslash there."""
     text = re.sub(r"\\\d+", "None", function.__nb_signature__[0][0])
     definition = ast.parse(f"{text}: ...").body[0]
     assert isinstance(definition, ast.FunctionDef)
@@ -121,7 +121,7 @@ def _same(where: str, stub: ast.arguments, function: Any) -> None:
         return len([*arguments.posonlyargs, *arguments.args]), len(arguments.defaults)
 
     assert shape(stub) == shape(module), where
-    # What the stub lets a caller give by its name has this name in the module.
+    # An argument that the stub lets a caller give by its name has this name in the module.
     names = [arg.arg for arg in [*module.posonlyargs, *module.args]]
     for arg, name in zip([*stub.posonlyargs, *stub.args], names, strict=True):
         assert arg in stub.posonlyargs or arg.arg in {name, "self"}, f"{where}: {arg.arg}"

@@ -133,7 +133,7 @@ def test_each_sampled_token_is_trained_once(forks: int) -> None:
     trained = np.concatenate([one["token_ids"][one["loss_mask"] == 1] for one in made])
     sampled = [*range(100, 200), *(1000 + fork for fork in range(forks))]
     assert sorted(trained.tolist()) == sampled
-    assert all(len(one["token_ids"]) == 104 for one in made)  # with what came before, all the same
+    assert all(len(one["token_ids"]) == 104 for one in made)  # with the earlier tokens
 
 
 def test_a_branch_that_has_no_token_of_its_own_is_no_sample() -> None:
@@ -305,7 +305,7 @@ def test_agents_and_branches_that_are_not_trained_are_left_out() -> None:
     only = records(episode, agent="solver", members=3)
     assert [record["repetition_id"] for record in only] == [0, 1, 2]
     assert [record["status"] for record in only] == ["completed", "completed", "failed"]
-    # A compaction that the program did not go on from: a leaf that is no sample.
+    # A compaction that the program did not go on from: a leaf that is not a sample.
     trace = forked()
     trace.nodes[-1].semantic_parents.append(vf.ParentLink(node=1, type="compaction_attempt"))
     (record,) = records(episode_of(trace))

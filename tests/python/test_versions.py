@@ -134,7 +134,7 @@ RECORD: dict[str, Any] = {
     "images": ["https://example.org/1.png"],
     "extra": {"my_own_key": "travels along"},
 }
-NOT_FROM_BOTH = {"user", "origin"}  # bytes; and who wrote the record
+NOT_FROM_BOTH = {"user", "origin"}  # bytes; and the program that wrote the record
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the plan of a vLLM engine is made of: loaders that are recorded, and copy nothing.
+"""The base of a vLLM engine's plan: loaders that are recorded, and copy nothing.
 
 The loaders here cut as vLLM's do; tests/frameworks/test_vllm_layouts.py has vLLM's own.
 """

@@ -37,7 +37,7 @@ class AllocationData:
 
 
 class CuMemAllocator:
-    """The table, and what vLLM does to it without the backend."""
+    """The table, and vLLM's changes to it without the backend."""
 
     def __init__(self, driver: FakeDriver) -> None:
         self.driver = driver
@@ -137,7 +137,7 @@ def test_tags_wake_by_themselves_and_what_has_no_deferrable_tag_with_any(
     backend.resume(["weights"])
     assert asleep(allocator) == {"kv_cache"} and backend.state() == "SUSPENDED"
     assert allocator.contents(0x1000) == b"weights1"
-    backend.suspend(2)  # what sleeps already is as it was
+    backend.suspend(2)  # sleeping memory is as it was
     assert asleep(allocator) == {"weights", "kv_cache", "runtime"}
     backend.resume(["kv_cache"])
     assert asleep(allocator) == {"weights"}

@@ -1,4 +1,4 @@
-"""rollring.integrations.vllm's engine and trainer over stand-ins of what they import of vLLM."""
+"""rollring.integrations.vllm's engine and trainer over stand-ins of their imports from vLLM."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_generation_is_paused_while_weights_change(ring: str, staging: str) -> N
         client.calls.clear()
         trainer.send_weights()
         loading, finish = ["start", "update"], ["finish"]
-        if staging == "out_of_place":  # what is loaded beside needs no pause
+        if staging == "out_of_place":  # weights loaded beside need no pause
             assert client.calls == [*loading, "pause keep", *finish, "resume"]
         else:
             assert client.calls == ["pause keep", *loading, *finish, "resume"]

@@ -1,4 +1,4 @@
-"""asyncio, pickling, processes: what environments and trainers do all day."""
+"""asyncio, pickling, processes: the daily work of environments and trainers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The weight channel: versions whole in every engine, and errors that name who and what."""
+"""The weight channel: versions whole in every engine, and errors that name the process and the
+cause."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Children:
     """Processes that are gone when the test is."""
 
     def __init__(self) -> None:
-        # A pipe, for what is sent has left even if the sender is stopped or killed right after it.
+        # A pipe, because a message in it has left even if the sender is stopped or killed right
+        # after it.
         self._reader, self.seen = SPAWN.Pipe(duplex=False)
         self.started: list[Any] = []
 

@@ -1,4 +1,5 @@
-"""P10: what is committed is what the trainer's tensors hold, or an error with the tensor's name."""
+"""P10: a committed version has the values of the trainer's tensors, or there is an error with the
+tensor's name."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 
 def sync(trainer: Any, engine: Any, version: int) -> None:
-    """One version from end to end; what the trainer raises is raised."""
+    """One version from end to end; the trainer's error is raised."""
     failed: list[BaseException] = []
 
     def take() -> None:

@@ -1,4 +1,5 @@
-"""What engines take of a version: parts by views, tensors one by one, arrays of other packages."""
+"""The ways in which engines take a version: parts by views, tensors one by one, arrays of other
+packages."""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(ring: str) -> Non
                     assert one.dtype == tensors[name].dtype and (one == tensors[name]).all(), name
             assert found["tied"] is found["embed"]
             assert found["bits"].tolist() == (tensors["bits"].view(np.uint32) >> 16).tolist()
-        # Not all of it is no version.
+        # A part of the tensors is not a version.
         outcome: queue.Queue[Any] = queue.Queue()
 
         def send() -> None:

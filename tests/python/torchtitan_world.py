@@ -25,7 +25,7 @@ MASKED = -100
 
 
 class World:
-    """torch.distributed, of threads: what they send each other is pickled."""
+    """torch.distributed, of threads: their messages to each other are pickled."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -41,7 +41,7 @@ class World:
         return self.ranks
 
     def meet(self, call: str, value: Any = None) -> list[bytes]:
-        """What each rank gives, pickled. Ranks in different collectives would wait for ever."""
+        """The value of each rank, pickled. Ranks in different collectives would wait for ever."""
         rank = self.get_rank()
         self._slots[rank], self._calls[rank] = pickle.dumps(value), call
         self._barrier.wait(PATIENCE)
@@ -60,7 +60,7 @@ class World:
         into[:] = map(pickle.loads, self.meet("all_gather_object", value))
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """What it gives on each rank; a rank that fails gives its error."""
+        """Its result on each rank; a rank that fails gives its error."""
 
         def one(rank: int) -> Any:
             self._here.rank = rank
@@ -128,7 +128,7 @@ def config(
     )
 
 
-# --- groups as environments of Atropos make them, and what its own client makes of them
+# --- groups as environments of Atropos make them, and as its own client converts them
 
 
 def group_of(seed: int, size: int = 4, longest: int = 150, logprobs: bool = True) -> Any:
@@ -234,7 +234,8 @@ class Trial:
         return _handler.rollouts_of(self.handlers[rank], self.settings)
 
     def step(self, step: int, settings: Any, *, cp: int = 1, group: Any = None) -> list[Any]:
-        """What each rank trains on: rows, tokens of a row, lengths of all rows; or its error."""
+        """The batch that each rank trains on: rows, tokens of a row, lengths of all rows; or its
+        error."""
         ranks = self.world.ranks
 
         def one(rank: int) -> Any:

@@ -1,8 +1,8 @@
 """A rollout worker of verifiers as a process: its own environment, its train client, our producer.
 
 usage: verifiers_child.py RING ENGINE_URL TOKENIZER GROUPS FOLDER
-It plays GROUPS tasks once in each of the ways of KINDS, a group of eight, and says of each rollout
-in a line what it holds. verifiers saves each episode in FOLDER.
+It plays GROUPS tasks once in each of the ways of KINDS, a group of eight, and prints the content of
+each rollout in a line. verifiers saves each episode in FOLDER.
 """
 
 from __future__ import annotations

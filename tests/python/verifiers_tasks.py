@@ -28,7 +28,7 @@ class Counting(vf.Taskset[CountTask, vf.TasksetConfig]):
 
 
 class ScriptConfig(vf.HarnessConfig):
-    kind: str = "plain"  # what it does; see TURNS
+    kind: str = "plain"  # its behavior; see TURNS
 
 
 class Script(vf.Harness[ScriptConfig]):

@@ -64,7 +64,7 @@ def gathered(value: int, dies_at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class _Worker:
-    """What verl's workers of trainer and rollout do with their engine."""
+    """The use that verl's workers of trainer and rollout make of their engine."""
 
     def __init__(self, made: Any) -> None:
         self.engine = made
@@ -135,7 +135,7 @@ class Worker:
 
 
 class Manager:
-    """Its update_weights, with what each worker is told beside."""
+    """Its update_weights, with the further arguments of each worker."""
 
     def __init__(self, kind: Any, actors: list[Worker], rollouts: list[Worker]) -> None:
         self.kind, self.actors, self.rollouts = kind, actors, rollouts
@@ -187,7 +187,7 @@ class Manager:
         step: int | None = None,
         told: dict[Worker, dict[str, Any]] | None = None,
     ) -> list[dict[str, set[float]]]:
-        """What each rollout worker has loaded."""
+        """The weights that each rollout worker has loaded."""
         self.build_process_group()
         found: list[dict[str, set[float]]] = self.transfer(value, step, told or {})
         self.finalize()

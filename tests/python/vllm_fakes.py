@@ -149,7 +149,7 @@ class Factory:
         return cls._engine(init_info.backend).trainer_init(init_info, client=client, source=source)
 
 
-# --- what vLLM 0.26 has in the place of that ------------------------------------------------------
+# --- vLLM 0.26's counterparts of that -------------------------------------------------------------
 
 
 class OldWeightTransferEngine(abc.ABC, WeightTransferEngine[A, B]):
@@ -212,7 +212,7 @@ OLD: dict[str, dict[str, Any]] = {
 
 
 def install(patch: pytest.MonkeyPatch, old: bool = False) -> None:
-    """In the place of vLLM, in the form of now or of 0.26."""
+    """Stand-ins for vLLM, in the form of now or of 0.26."""
     reload = Reload()
     contents: dict[str, dict[str, Any]] = {
         "config": {"set_current_vllm_config": lambda config: contextlib.nullcontext()},
@@ -264,7 +264,7 @@ def install(patch: pytest.MonkeyPatch, old: bool = False) -> None:
 
 
 class Shuffles(QuantizeMethodBase):
-    """What is served is the same memory with another order."""
+    """The served weights are the same memory with another order."""
 
     def process_weights_after_loading(self, module: Any) -> None:
         module.weight.data.copy_(module.weight.data.flip(0))
@@ -288,7 +288,7 @@ class Refuses(QuantizeMethodBase):
 
 
 class Packs(QuantizeMethodBase):
-    """As vLLM's linear layers on a CPU: what is served is another form of the weights."""
+    """As vLLM's linear layers on a CPU: the served weights have another form."""
 
     def process_weights_after_loading(self, module: Any) -> None:
         module.packed = module.weight.detach() * 2

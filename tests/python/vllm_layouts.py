@@ -1,5 +1,5 @@
-"""A decoder layer and its vocabulary as an engine shards them: what the model's own loaders make of
-published tensors, and what the plan of them makes.
+"""A decoder layer and its vocabulary as an engine shards them: the parameters that the model's own
+loaders make of published tensors, and those that the plan makes.
 
 The fused layers come from the caller: stand-ins of test_vllm_record.py, or vLLM's own.
 """

@@ -14,7 +14,7 @@ from vllm_fakes import Model
 
 
 class Client:
-    """vLLM's worker: what it makes of the four calls, with the steps that were taken."""
+    """vLLM's worker: its steps for the four calls, with those that were taken."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
