@@ -1,5 +1,5 @@
-// A frame with one damaged field is refused by all who read frames: none takes what another does
-// not.
+// A frame with one damaged field is refused by all readers of frames: none takes a frame that
+// another refuses.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -118,7 +118,7 @@ TEST_CASE("frame: a view of a record that was delivered refuses it") {
         damage.make(one.frame());
         CHECK_FALSE(consumer.view(record.ref, view));
         CHECK(view.token_ids().empty());
-        CHECK(consumer.release(record.ref));  // by what was checked when it came
+        CHECK(consumer.release(record.ref));  // by the fields that were checked when it came
     }
 }
 

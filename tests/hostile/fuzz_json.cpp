@@ -1,5 +1,5 @@
 // Any text as a line of either format, and any text in the JSON columns of a record: read or
-// refused with a reason; and what we write is JSON, which reads back as the same line.
+// refused with a reason; and our own output is JSON, which reads back as the same line.
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -34,7 +34,8 @@ struct Free {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{64}); }
 };
 
-// Appends what `write` makes of the record, as it comes out of a ring. False if a ring refuses it.
+// Appends the text that `write` makes of the record, as it comes out of a ring. False if a ring
+// refuses it.
 template <class Write>
 bool through_ring(const ParsedRecord& record, const Write& write) {
     Draft draft;
@@ -112,7 +113,7 @@ void check_lines(std::string_view lines, const Again& again) {
     }
 }
 
-// We take what others take, up to our depth, and three literals more.
+// We take the same texts as others, up to our depth, and three literals more.
 void compare(std::string_view text) {
     bool taken = true;
     std::string compact;
@@ -139,7 +140,7 @@ void compare(std::string_view text) {
     if (text.size() < 300) require(nlohmann::json::accept(text) == taken);
 }
 
-// Text that a record carries, whoever wrote it.
+// Text that a record carries, by any writer.
 void check_text(std::string_view text) {
     ParsedRecord record;
     record.set_text(Std::instance_id, "a");

@@ -1,7 +1,7 @@
 // Any lane: whatever its words and frames claim, the reader stays inside and comes to an end.
 //
 // The input is a list of 8-byte steps: frames that are sound but for one field, words that move,
-// and what the consumer does in between.
+// and the consumer's steps in between.
 #include <cstdlib>
 #include <cstring>
 #include <vector>

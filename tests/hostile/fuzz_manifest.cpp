@@ -11,7 +11,7 @@ using namespace rollring::weights;
 
 namespace {
 
-// What the fuzzer cannot guess: the fields that follow from the others, and the hash.
+// The parts that the fuzzer cannot guess: the fields that follow from the others, and the hash.
 void complete(std::vector<std::byte>& bytes, unsigned how) {
     ManifestHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);

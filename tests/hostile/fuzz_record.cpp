@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t cou
     std::byte* const at = block.get();
     std::memcpy(at, bytes + 1, record_bytes);
     if ((bytes[0] & 1) != 0 && record_bytes >= sizeof(RecordHeader)) {
-        auto& header = *reinterpret_cast<RecordHeader*>(at);  // what it could not guess
+        auto& header = *reinterpret_cast<RecordHeader*>(at);  // fields that it could not guess
         header.magic = record_magic;
         header.abi = record_abi;
         header.header_bytes = sizeof(RecordHeader);

@@ -1,5 +1,4 @@
-// Any bytes as a ticket: refused with a reason, or what its reader shows are records of the ring,
-// whole.
+// Any bytes as a ticket: refused with a reason, or its reader shows records of the ring, whole.
 
 #include <unistd.h>
 
@@ -30,7 +29,7 @@ T good(Result<T> result) {
     return std::move(*result);
 }
 
-// A ring whose batch is leased, and who reads it.
+// A ring whose batch is leased, and the batch's reader.
 struct World {
     std::string name = "fuzz-ticket-" + std::to_string(getpid());
     std::unique_ptr<Stash> stash;
@@ -69,8 +68,8 @@ World& world() {
     return made;
 }
 
-// What the fuzzer cannot guess: the counts, the check, the ring and the batch. `how` says which of
-// the records are the batch's own but for what the bytes change in them.
+// The parts that the fuzzer cannot guess: the counts, the check, the ring and the batch. `how` says
+// which of the records are the batch's own but for the changes of the bytes in them.
 std::string completed(const std::uint8_t* bytes, std::size_t count, unsigned how) {
     Ticket ticket = world().real;
     if ((how & 2) != 0) ticket.groups.clear();

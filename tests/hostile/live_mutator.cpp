@@ -185,7 +185,7 @@ void one_ring(Dice& dice, Watch& watch, std::uint64_t& scribbled, std::uint64_t 
         watch.attaches++;
         watch.refused += stat ? 0 : 1;
     }
-    consume(*consumer, watch, records / 4, due, scribbles.operator->());  // who is attached goes on
+    consume(*consumer, watch, records / 4, due, scribbles.operator->());  // attached: goes on
     require(kill_and_collect(wild), "the wild producer ended by itself");
     require(kill_and_collect(good), "the good producer ended by itself");
     scribbled += scribbles->count.load();

@@ -1,8 +1,8 @@
-// Somebody scribbles over every page that anybody writes - policy, bells, the consumer's control,
-// account, entries and journal, the owners' pages, released-bits, lanes, spill, board, keys,
-// tombstones - while producers send, and a trainer opens, leases, acknowledges, moves stragglers,
-// dies and comes back. Records may be lost so, and are told as damage; but never a signal, a hang
-// or an abort, and once the scribbling has ended, the ring works again.
+// A hostile process overwrites every page that any process writes - policy, bells, the consumer's
+// control, account, entries and journal, the owners' pages, released-bits, lanes, spill, board,
+// keys, tombstones - while producers send, and a trainer opens, leases, acknowledges, moves
+// stragglers, dies and comes back. Records may be lost so, and are told as damage; but never a
+// signal, a hang or an abort, and once the scribbling has ended, the ring works again.
 //
 //   page_mutator [--rounds N] [--seed N] [--ring N]      (only that ring of the seed)
 
@@ -31,7 +31,7 @@ constexpr std::uint64_t rounds_each = 200;  // of one ring
 constexpr unsigned round_seconds_max = 60;  // a round takes a millisecond
 constexpr std::uint64_t tries_max = 2'000;  // each waits for a millisecond at least
 
-// What the process was doing when a signal ended it.
+// The step of the process when a signal ended it.
 std::array<char, 128> place{};
 std::uint64_t seed_of_run = 0;
 void note_place(std::uint64_t ring, std::uint64_t round, const char* what) {
@@ -164,7 +164,7 @@ class Run {
         for (auto& producer : producers_) producer.reset();
     }
 
-    // Nobody scribbles any more: a record gets through again.
+    // The overwriting has ended: a record gets through again.
     void comes_back() {
         alarm(2 * round_seconds_max);
         note_place(number_, rounds_each, "coming back");

@@ -1,5 +1,5 @@
 #pragma once
-// A ring as somebody sees it who can write over all of it.
+// A ring as seen by a process that can write over all of it.
 
 #include <atomic>
 #include <cstdint>
@@ -39,7 +39,7 @@ struct Pages {
     Mapping all;
 };
 
-// A record of so many tokens.
+// A record of `tokens` tokens.
 inline Push push(Producer& producer, std::uint32_t tokens, std::uint32_t repetition,
                  Deadline deadline) {
     return send(producer, {.repetition = repetition, .tokens = tokens}, deadline);

@@ -1,5 +1,5 @@
-// Words of a ring's requests that somebody has written over: both ends stay within their memory and
-// their time, and new ones work again.
+// Overwritten words of a ring's requests: both ends stay within their memory and their time, and
+// new ones work again.
 #include <doctest/doctest.h>
 
 #include <cstring>

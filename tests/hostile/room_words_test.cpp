@@ -1,5 +1,5 @@
-// The words of admission by bytes (docs/progress.md), written over by somebody: what is claimed,
-// wished and owed decides nothing that could not be honest, and is said again by whose it is.
+// The words of admission by bytes (docs/progress.md), overwritten: a claim, a wish or owed bytes
+// that could not be honest decide nothing, and their owner says them again.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -78,7 +78,7 @@ TEST_CASE("words: what the stash has seen of claims is said again") {
     pages.entry(0).groups_arrived = ~std::uint64_t{0};
     await_word(*stash, pages.entry(0).groups_arrived, groups);
     pass_pairs(producer, *stash, "b", 20, seen);
-    // A producer that begins where somebody else has said.
+    // A producer that begins at an overwritten position.
     producer.close();
     Batch batch;
     for (const Deadline deadline = patience(); !pages.map.lane_is_idle(0) && !deadline.passed();) {
@@ -156,7 +156,7 @@ TEST_CASE("words: a wish that nothing could grant neither hangs nor grows beyond
         Batch batch;
         CHECK(stash->next(batch, Deadline::after_ms(1)) == NextBatch::timed_out);
         auto& openers = pages.all.at<Bell>(pages.geometry.bells_offset()).openers;
-        pages.owner(2).wants_place_bytes = wish;  // the spill's page: nobody's
+        pages.owner(2).wants_place_bytes = wish;  // the spill's page: no producer's
         openers = 1;
         CHECK(stash->next(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
         CHECK(pages.control().spill_reserved_bytes.load() == std::uint64_t{1} << 20);  // the least

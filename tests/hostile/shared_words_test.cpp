@@ -1,5 +1,5 @@
-// Words of shared memory that somebody has written over: what any process does with them stays
-// within its memory and its time, and what stood still goes on.
+// Overwritten words of shared memory: every process that uses them stays within its memory and its
+// time, and stopped work goes on.
 #include <doctest/doctest.h>
 
 #include <array>

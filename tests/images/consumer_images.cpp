@@ -110,7 +110,7 @@ class ConsumerSteps {
 
     void reopen() {
         order(Act::reopen);
-        held_.clear();  // all come again
+        held_.clear();  // all are delivered again
         reopened_++;
     }
 
@@ -147,7 +147,7 @@ class ConsumerSteps {
     std::uint64_t out_of_order_ = 0;
     std::uint64_t full_ = 0;
     std::uint64_t reopened_ = 0;
-    std::uint64_t gone_ = 0;  // images in which what was leaving had gone
+    std::uint64_t gone_ = 0;  // images in which the leaving records had gone
     std::uint64_t back_ = 0;  // and in which it had not
     std::int64_t step_ = -1;
 };

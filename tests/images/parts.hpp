@@ -1,5 +1,5 @@
 #pragma once
-// Four processes that are stepped, and what each of them is held to.
+// Four processes that are stepped, and the invariants that each of them is held to.
 
 #include <string>
 #include <vector>
@@ -47,7 +47,7 @@ inline std::vector<Id> got(const Orders& orders) {
     return ids;
 }
 
-// In so many contexts a part meets every state that it is meant for, whatever the seed.
+// In this number of contexts a part meets every state that it is meant for, with any seed.
 constexpr std::uint64_t contexts_enough = 240;
 
 // Recovers every image of one order, and checks that nothing that has come goes again.
@@ -57,7 +57,7 @@ class Course {
 
     void see(std::span<const std::byte> image) {
         const Found found = survivor_.recover(image, promise_, true);
-        // What a release leaves half done can be met either way.
+        // A half-done release can be met either way.
         require(promise_.leaving.empty() || survivor_.recover(image, promise_, false) == found,
                 "two survivors find different things");
         require(found.arrived >= last_.arrived, "a record that had come is gone");

@@ -1,6 +1,6 @@
 // A reader of shares stepped through attach, open, a look at a share, close and detach, while the
 // trainer whose batches it reads lives. It is killed at any instruction of them, or stopped there
-// while the trainer acknowledges or gives back what the order is about.
+// while the trainer acknowledges or gives back the order's batch.
 
 #include <unistd.h>
 
@@ -23,7 +23,7 @@ namespace {
 
 enum class Act : std::uint32_t { attach, open, look, close, detach, count };
 enum class Answer : std::uint32_t { good, stale };
-// What happens within an order, and at which moment of it.
+// The event within an order, and the moment of it.
 enum class Within : std::uint32_t { nothing, kill, ack, nack };
 enum class Moment : std::uint32_t { anywhere, at_store, before_store, with_seat };
 
@@ -86,7 +86,7 @@ class ReaderSteps {
             contexts_++;
             order(act, about);
         }
-        // Batches go on: the reader's own are in nobody's way for long.
+        // Batches go on: the reader's own are not in the way for long.
         if (dice_.below(3) == 0) acknowledge_unread();
     }
 
@@ -97,8 +97,8 @@ class ReaderSteps {
         if (!reads || roll < 7) return Act::open;
         return roll < 10 ? Act::look : Act::close;
     }
-    // What the order is about; or any, for one that is about none: of those that a dead reader has
-    // left in the seat, if there are such.
+    // The order's batch; or any, for an order without one: of those that a dead reader has left in
+    // the seat, if it has left any.
     Leased* batch_for(Act act) {
         std::vector<Leased*> fit;
         for (Leased& each : trainer_.leased()) {
@@ -158,7 +158,7 @@ class ReaderSteps {
     }
 
     // One whose seat holds the batch is waited for, though a predecessor may have left that there;
-    // it lets go of it, or what it does is good. Another one is refused what was acknowledged.
+    // it lets go of it, or its answer is good. Another one is refused acknowledged batches.
     void acknowledge_under(Act act, Leased& about, std::uint64_t number) {
         const bool held = is_taken() && is_held(number);
         const bool acked = trainer_.acknowledge(about);
@@ -221,7 +221,8 @@ class ReaderSteps {
         return true;
     }
 
-    // A reader writes its own seat, which is the first, and rings who waits for readers.
+    // A reader writes its own seat, which is the first, and rings the process that waits for
+    // readers.
     void require_own(std::span<const std::byte> before, std::span<const std::byte> now) const {
         const auto same = [&](std::uint64_t from, std::uint64_t to) {
             return std::memcmp(before.data() + from, now.data() + from, to - from) == 0;
@@ -258,7 +259,7 @@ class ReaderSteps {
         stale_++;
     }
 
-    // Nobody waits for it, and its seat is the next one's.
+    // No process waits for it, and its seat is the next one's.
     void kill() {
         stepper_.reset();
         attached_ = false;

@@ -1,6 +1,6 @@
 #pragma once
-// What others find when a reader of shares has died: an image of the ring, in which its trainer has
-// died, too, read by another reader and taken over by another trainer.
+// The state that others find when a reader of shares has died: an image of the ring, in which its
+// trainer has died, too, read by another reader and taken over by another trainer.
 
 #include <cstdint>
 #include <set>
@@ -33,8 +33,8 @@ class ShareSurvivor {
   public:
     explicit ShareSurvivor(const RingOptions& options);
 
-    // `shared`: what another reader finds until a trainer comes. `held`: what comes to that, but
-    // for pairs of which one is missing.
+    // `shared`: the batches that another reader finds until a trainer comes. `held`: the records
+    // that come to that, but for pairs of which one is missing.
     void recover(std::span<const std::byte> image, const std::vector<SharedBatch>& shared,
                  const std::set<Id>& held);
     [[nodiscard]] std::uint64_t recoveries() const { return recoveries_; }

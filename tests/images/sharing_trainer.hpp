@@ -22,14 +22,14 @@ class SharingTrainer {
         bool is_read = false;  // the stepped reader has a share of it
     };
     [[nodiscard]] const std::string& ring() const { return ring_.name(); }
-    // What stands in the ring, and what comes of it.
+    // The ring's records, and their fate.
     [[nodiscard]] const Promise& promise() const { return promise_; }
     [[nodiscard]] std::vector<SharedBatch> shared() const;
     [[nodiscard]] std::list<Leased>& leased() { return leased_; }
 
-    // Pushes some pairs, and leases and shares what there is of batches.
+    // Pushes some pairs, and leases and shares the available batches.
     void go_on();
-    // False: somebody reads it, and nothing has changed.
+    // False: a reader holds it, and nothing has changed.
     bool acknowledge(Leased& leased);
     void give_back(Leased& leased);
     [[nodiscard]] std::uint64_t acked() const { return static_cast<std::uint64_t>(step_ + 1); }

@@ -1,7 +1,7 @@
 #pragma once
 // A process of ours that goes on one instruction at a time, and the memory of its ring as it is
-// after each of them. On x86 the stores of all completed instructions are visible, so what a kill
-// leaves behind at any instruction is among these images.
+// after each of them. On x86 the stores of all completed instructions are visible, so the state
+// after a kill at any instruction is among these images.
 
 #include <sys/types.h>
 
@@ -19,8 +19,7 @@ namespace rollring::test {
 constexpr int not_permitted = 77;  // exit status of a role that may not be traced: skipped
 constexpr std::size_t numbers_max = 64;
 
-// What the role is to do next, and what came of it. The stepper reads `done` after each
-// instruction.
+// The role's next step, and its result. The stepper reads `done` after each instruction.
 struct Orders {
     std::atomic<std::uint32_t> what;
     std::atomic<std::uint64_t> count;  // of `numbers`

@@ -116,7 +116,7 @@ std::vector<Record> Survivor::read_all(Consumer& consumer, const Promise& promis
     return records;
 }
 
-// All producers are dead in this image: their lanes come free as soon as somebody looks.
+// All producers are dead in this image: their lanes come free at the first look.
 void Survivor::retire_all(Consumer& consumer) {
     auto& bell = memory_.at<Bell>(segment_.geometry().bells_offset());
     Record record;

@@ -1,6 +1,6 @@
 #pragma once
-// What the others find when a process has died: an image of the ring as a ring of its own, taken
-// over by a new consumer and by new producers.
+// The state that the others find when a process has died: an image of the ring as a ring of its
+// own, taken over by a new consumer and by new producers.
 
 #include <cstdint>
 #include <map>
@@ -35,7 +35,7 @@ class SmallLoad {
     std::string instance_;
 };
 
-// What must hold whatever instruction the process died at.
+// The invariants after a death at any instruction.
 struct Promise {
     std::set<Id> held;            // committed and not released: they come
     std::set<Id> delivered;       // of those: they are marked as redelivered
@@ -61,9 +61,9 @@ class Survivor {
   public:
     explicit Survivor(const RingOptions& options);
 
-    // Takes over from the dead and holds what it finds against the promise; then every lane takes a
-    // producer and delivers.
-    // `in_order`: gives the records back oldest first; else the head moves only at the end.
+    // Takes over from the dead and compares the ring with the promise; then every lane takes a
+    // producer and delivers. `in_order`: gives the records back oldest first; else the head moves
+    // only at the end.
     Found recover(std::span<const std::byte> image, const Promise& promise, bool in_order);
     [[nodiscard]] std::uint64_t recoveries() const { return recoveries_; }
 

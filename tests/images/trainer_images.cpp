@@ -144,7 +144,7 @@ class TrainerSteps {
     std::vector<Id> late_;
     std::vector<Id> leased_;
     bool stepped_ = false;
-    bool is_shared_ = false;  // what is leased
+    bool is_shared_ = false;  // the leased batch
     std::uint64_t next_[streams]{};
     std::uint64_t turns_ = 0;
     std::uint64_t contexts_ = 0;  // stepped
