@@ -18,7 +18,7 @@ directory, rollring = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 environment = {**os.environ, "PATH": f"{os.path.dirname(rollring)}:{os.environ['PATH']}",
                "TERM": "dumb", "HOME": "/nonexistent"}
 
-# What is asked, and what the shell has to offer among others, or, with "only", alone.
+# The input, and the words that the shell has to offer among others, or, with "only", alone.
 QUESTIONS = [
     ("rollring wei", {"weights"}, {"stat"}),
     ("rollring consume --sel", {"--select"}, {"--lanes"}),
@@ -49,7 +49,7 @@ class Zsh:
         os.close(slave)
         self.say("PS1= PS2= PROMPT_EOL_MARK=; stty -echo; unsetopt zle_bracketed_paste; "
                  f"fpath=({directory} $fpath); autoload -Uz compinit; compinit -u -D; "
-                 # What is offered is written down instead of shown.
+                 # Offered words are written down instead of shown.
                  "compadd() { local -a o; builtin compadd -O o \"$@\"; "
                  "(( $#o )) && print -rl -- 'offer '$^o; builtin compadd \"$@\" }; "
                  # Keys that follow a completion at once would change it: the mark comes after it.
@@ -61,7 +61,7 @@ class Zsh:
         os.write(self.master, text.encode())
 
     def until(self, mark):
-        """What came up to the mark."""
+        """The output up to the mark."""
         end = time.monotonic() + PATIENCE_S
         while mark not in self.text:
             if time.monotonic() > end:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What librollring.so shows to its users, by name; exports.txt beside this file is the list.
+"""The symbols that librollring.so shows to its users; exports.txt beside this file is the list.
 
 usage: exports.py LIBRARY [--update]
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Installs rollring into an empty prefix, builds the programs of examples/ outside the tree with
 nothing but pkg-config, and runs them against each other. Also: README.md and the pages of docs/
-show exactly them, the README's quickstart does what it says when it is pasted, CMake finds the
-package, man pages and completion know every option, and nvcc takes the headers."""
+show exactly them, the README's quickstart has its promised output when it is pasted, CMake finds
+the package, man pages and completion know every option, and nvcc takes the headers."""
 
 import contextlib
 import fcntl
@@ -30,7 +30,7 @@ def run(*command, **options):
 
 
 def check_shown():
-    """Each program is shown once as a whole, and what else is shown as C++ is lines of one."""
+    """Each program is shown once as a whole, and any other C++ that is shown is lines of one."""
     programs = {name: (source / "examples" / f"{name}.cpp").read_text() for name in PROGRAMS}
     whole = []
     for page in (source / "README.md", *sorted((source / "docs").glob("*.md"))):
@@ -168,8 +168,8 @@ def check_quickstart(scratch, root, library, environment):
     tokens = "gsm8k/train/17 #{}: 5 tokens, {}\n"
     read = "".join(tokens.format(i, "last logprob -0.5") for i in range(4))
     trained = "".join(tokens.format(i, advantage(i)) for i in range(4))
-    wanted = read + trained + trained  # a third producer sends what is over
-    created = 2  # lines: what was made, and why of that size
+    wanted = read + trained + trained  # a third producer sends the rest
+    created = 2  # lines: the created objects, and the reason for their size
     if not said.endswith(wanted) or said.count("\n") != wanted.count("\n") + created:
         sys.exit(f"the quickstart says:\n{said}\nnot:\n{wanted}")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pastes the installation into another prefix, as docs/using.md shows it, and uses what is there.
+"""Pastes the installation into another prefix, as docs/using.md shows it, and uses it there.
 
 The lines reconfigure build/, in which other tests run. So they are pasted beside a copy of it,
 whose source tree is links to this one.

@@ -41,7 +41,7 @@ def main():
         (scratch / "subprojects").mkdir()
         (scratch / "subprojects" / "rollring").symlink_to(source)
         build = scratch / "build"
-        run("meson", "setup", "-Doptimization=0", build, scratch)  # nobody measures it
+        run("meson", "setup", "-Doptimization=0", build, scratch)  # its speed does not count
         found = {name["name"] for name in introspect(build, "--dependencies")}
         for unwanted in ("CLI11", "nlohmann_json"):
             if unwanted in found:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is installed in an environment works: wheel.py docs/python.md, with its Python."""
+"""The package installed in an environment works: wheel.py docs/python.md, with its Python."""
 
 import os
 import re

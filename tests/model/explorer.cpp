@@ -97,8 +97,8 @@ void World::pick_next() {
     }
 }
 
-// Nobody can run. A thread that only spins may have read an old value: it looks again. A sleeper is
-// helped by the 100 ms bound of its sleep only if somebody was killed; otherwise it sleeps for
+// No thread can run. A thread that only spins may have read an old value: it looks again. A sleeper
+// is helped by the 100 ms bound of its sleep only if a thread was killed; otherwise it sleeps for
 // ever.
 bool World::release_waiters() {
     bool waits = false;

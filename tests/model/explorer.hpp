@@ -1,10 +1,10 @@
 #pragma once
-// An exhaustive, stateless explorer. Threads are ucontexts; whatever could go more than one way
-// (who runs next, which store a load sees, whether the process is killed here) is a numbered
-// choice, and the choices are replayed depth first until none is left, within bounds on
+// An exhaustive, stateless explorer. Threads are ucontexts; each step that could go more than one
+// way (which thread runs next, which store a load sees, whether the process is killed here) is a
+// numbered choice, and the choices are replayed depth first until none is left, within bounds on
 // preemptions, stale reads and crashes. In random mode the same choices are drawn from a seed.
 //
-// Plain accesses are no scheduling points: vector clocks judge them, and whether two of them are
+// Plain accesses are not scheduling points: vector clocks judge them, and whether two of them are
 // ordered does not depend on which of them ran first. They are crash points.
 //
 // A killed thread is started again with the next incarnation number. That it keeps the view and the
@@ -32,7 +32,7 @@ void join(A& to, const A& from) {
     }
 }
 
-// What a killed thread had stored, and the compiler may still have had in hand (see crash()).
+// The stores of a killed thread that the compiler may still have had in hand (see crash()).
 class Undoable {
   public:
     [[nodiscard]] virtual bool can_undo() const = 0;
@@ -69,7 +69,7 @@ class Program {
     virtual void run(int thread, int incarnation) = 0;
     virtual void finish() = 0;  // after all threads are done
     virtual bool killable(int) const { return false; }
-    virtual bool could_go_on(int) const { return true; }  // of a sleeper that nobody will wake
+    virtual bool could_go_on(int) const { return true; }  // of a sleeper without a wake-up to come
 };
 
 enum class Choice { data, schedule, stale, crash };
@@ -162,7 +162,7 @@ class World {
     int preemptions_left_ = 0;
     int stale_left_ = 0;
     int crashes_left_ = 0;
-    int idle_rounds_ = 0;  // how often nobody could run, since the last store
+    int idle_rounds_ = 0;  // rounds in which no thread could run, since the last store
     bool random_ = false;
     bool died_ = false;
 };

@@ -48,7 +48,7 @@ void print_counts(const Suite& suite, const Counts& counts, double seconds) {
     std::printf("\n");
 }
 
-// What a green suite has to have done. Prints what is missing.
+// The floors of a green suite. Prints those that are not reached.
 bool reached_floors(const Suite& suite, const Counts& counts) {
     bool reached = counts.executions >= suite.executions_floor;
     if (!reached) {
@@ -135,7 +135,7 @@ struct OrderMutant {
     const char* name;
     std::memory_order* order;
     std::memory_order weaker;
-    const char* equivalent = nullptr;  // why nobody can tell the difference
+    const char* equivalent = nullptr;  // why there is no difference to see
 };
 
 std::vector<OrderMutant> order_mutants() {

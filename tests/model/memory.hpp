@@ -1,8 +1,9 @@
 #pragma once
 // Simulated memory under the C++ model: each location keeps the history of its stores, each store
-// that is a release carries what its thread had seen, and a load may read any store that is not
-// older than what its thread has seen. A seq_cst load may not read a store older than the last
-// seq_cst access of that location. Plain data carries vector clocks: an unordered pair is a race.
+// that is a release carries the stores that its thread had seen, and a load may read any store that
+// is not older than those that its thread has seen. A seq_cst load may not read a store older than
+// the last seq_cst access of that location. Plain data carries vector clocks: an unordered pair is
+// a race.
 //
 // Less than C++ allows: stores take effect in the order in which they run (no load buffering, and
 // the modification order is the order of execution).
@@ -34,8 +35,8 @@ class Atomic final : public Undoable {
     Atomic& operator=(const Atomic&) = delete;
     ~Atomic() = default;
 
-    // Of what only one side touches (a thread and its successors), other threads see nothing, so no
-    // schedule needs to differ there. Checked.
+    // Of memory that only one side touches (a thread and its successors), other threads see
+    // nothing, so no schedule needs to differ there. Checked.
     void keep_private() { private_ = true; }
     void name(const char* text) { name_ = text; }
 
@@ -71,11 +72,11 @@ class Atomic final : public Undoable {
         return static_cast<T>(old);
     }
 
-    // What the memory holds now: the oracle's eye and the kernel's.
+    // The present content of the memory: the oracle's eye and the kernel's.
     [[nodiscard]] T now() const { return static_cast<T>(history_.back().value); }
     void reset(T value) { history_.assign(1, {static_cast<std::uint64_t>(value), {}, {}, -1}); }
 
-    // The futex: compares with what the memory holds, in one step with falling asleep.
+    // The futex: compares with the memory's content, in one step with falling asleep.
     void sleep_while(T seen) {
         enter();
         if (now() == seen) world->sleep_on(id_);
@@ -158,7 +159,7 @@ class Atomic final : public Undoable {
     const char* name_ = "";
     bool private_ = false;
     mutable int user_ = -1;
-    mutable bool seen_ = false;  // the last store was read by somebody else
+    mutable bool seen_ = false;  // the last store was read by another thread
     mutable std::uint32_t seq_cst_floor_ = 0;
     std::vector<Message> history_;
 };

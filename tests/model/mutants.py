@@ -20,7 +20,7 @@ ROOT = HERE.parent.parent
 HEADERS = {"writer": ROOT / "lib/ring/lane_writer.hpp", "reader": ROOT / "lib/ring/lane_reader.hpp",
            "journal": ROOT / "lib/ring/journal.hpp", "bell": ROOT / "lib/shm/doorbell.hpp"}
 INCLUDES = [HERE, ROOT / "lib/base", ROOT / "lib/shm", ROOT / "lib/ring", ROOT / "include"]
-MUTATED = ["platform.cpp", "scenarios.cpp", "scenarios_crash.cpp"]  # what instantiates the lane
+MUTATED = ["platform.cpp", "scenarios.cpp", "scenarios_crash.cpp"]  # they instantiate the lane
 COMMON = ["explorer.cpp", "suites.cpp", "lane_model.cpp"]
 FOUND = 3  # exit status of --hunt
 CAUGHT_FLOOR = 30
@@ -50,7 +50,7 @@ def build(mutant: Mutant, compiler: list[str], work: Path, number: int) -> Path:
 
 
 def judge(mutant: Mutant, compiler: list[str], work: Path, number: int) -> tuple[bool, str]:
-    """(as expected, what to print)"""
+    """(as expected, the line to print)"""
     try:
         program = build(mutant, compiler, work, number)
     except (ValueError, subprocess.CalledProcessError) as error:

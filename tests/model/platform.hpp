@@ -65,14 +65,14 @@ using Reader = rollring::LaneReader<Platform>;
 using Journal = rollring::Journal<Platform>;
 using Bell = rollring::BellCore<Platform>;
 
-// What a scenario must have met, or it proves nothing.
+// The states that a scenario must have met, or it proves nothing.
 enum class Mark : std::size_t {
     full,  // reserve found no room
     soft_wrap,
     full_wrap,
     jump,
     writer_restart,  // a successor took the lane
-    unshown,         // its predecessor had written records that nobody will see
+    unshown,         // its predecessor had written records that stay unseen
     reader_restart,
     redelivered,      // a record that the predecessor had read
     passed_over,      // a record that the predecessor had released above its cursor
@@ -110,7 +110,7 @@ struct Record {
     bool in_set = false;  // of the last journalled set
 };
 
-// The shared words and lines of one lane, and the oracle. Oracle calls are no steps.
+// The shared words and lines of one lane, and the oracle. Oracle calls are not steps.
 class LaneMemory {
   public:
     static constexpr std::size_t lines_max = 32;
@@ -130,7 +130,7 @@ class LaneMemory {
     void shown(const Writer& writer);  // show() has returned
     void count_laps(const Writer& writer);
     void may_write(std::uint64_t offset);
-    void damage(std::size_t index);  // somebody scribbles over its frame
+    void damage(std::size_t index);  // a stray write hits its frame
     [[nodiscard]] std::size_t written() const { return records_.size(); }
 
     // --- the consumer's side
@@ -172,7 +172,7 @@ class LaneMemory {
     std::uint64_t soft_;
     std::array<Plain<Line>, lines_max> lines_;
     std::vector<Record> records_;
-    std::size_t sure_ = 0;  // show() of so many has returned
+    std::size_t sure_ = 0;  // show() of this many has returned
     std::size_t next_ = 0;  // the first that this consumer has not seen the fate of
     std::size_t first_of_writer_ = 0;
     std::uint64_t read_before_ = 0;

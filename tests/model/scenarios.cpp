@@ -35,8 +35,8 @@ void LaneProgram::finish() {
     lane_->check_usable();
 }
 
-// Nobody will wake this thread: is it right to sleep? Only a producer whose record does not fit, or
-// a consumer that has read all there is.
+// No other thread will wake this one: is it right to sleep? Only a producer whose record does not
+// fit, or a consumer that has read all there is.
 bool LaneProgram::could_go_on(int thread) const {
     if (thread == 1) return lane_->seen() < lane_->written();
     return lane_->capacity() - (lane_->tail.now() - lane_->head.now()) >= wanted_bytes_;

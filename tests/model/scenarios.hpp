@@ -57,11 +57,11 @@ class LaneProgram : public Program {
     bool could_go_on(int thread) const override;
 
   private:
-    // What the consumer has in its hands; on its stack, gone with it.
+    // The records in the consumer's hands; on its stack, gone with it.
     struct Hands {
         std::array<std::size_t, 32> held{};
         std::size_t count = 0;
-        std::uint64_t rung_head = 0;  // the producer was told of so much
+        std::uint64_t rung_head = 0;  // the head that the producer was told of
         std::size_t take(std::size_t at);
     };
 
@@ -84,7 +84,7 @@ class LaneProgram : public Program {
     std::optional<BellMemory> space_bell_;  // the producer
     std::vector<std::uint64_t> lengths_;
     Policy policy_ = Policy::in_order;
-    std::uint64_t wanted_bytes_ = 0;  // what the producer waits for; 0: does not wait
+    std::uint64_t wanted_bytes_ = 0;  // that the producer waits for; 0: does not wait
 };
 
 // Two lanes that hold records already, one consumer that releases sets over both of them, and may

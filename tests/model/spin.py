@@ -61,7 +61,7 @@ def verify(compiler, model, defines, mistake=None, progress=False):
 
 
 class Search:
-    """Counts what all searches together found."""
+    """Counts the findings of all searches together."""
 
     def __init__(self, compiler):
         self.compiler = compiler
