@@ -31,8 +31,8 @@ case "$*" in
 esac
 EOF
 chmod +x .carry/pkgconfig/pkg-config
-# Those that rollring-bench was linked to here, all but what belongs to the C library and the
-# compiler, which are newer there.
+# Those that rollring-bench was linked to here, except the parts of the C library and the compiler,
+# which are newer there.
 copy_libraries() {
     ldd build/bench/rollring-bench | awk '$3 ~ /^\// { print $3 }' |
         grep -vE '/(libc|libm|libstdc\+\+|libgcc_s|libpthread|librt|libdl|libresolv)\.so' |

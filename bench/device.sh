@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds on a machine that has only g++, Meson, Ninja and Boost headers, with what bench/carry.sh
-# put into .carry/, then runs the benchmark set. Results go to $OUT (default: bench-results).
+# Builds on a machine that has only g++, Meson, Ninja and Boost headers, with the files that
+# bench/carry.sh put into .carry/, then runs the benchmark set. Results go to $OUT (default:
+# bench-results).
 set -eu
 cd "$(dirname "$0")/.."
 [ -d .carry ] || { echo "no .carry/: run bench/carry.sh where the headers are" >&2; exit 1; }
@@ -8,7 +9,7 @@ out=${OUT:-bench-results}
 build=${BUILD:-build-device}
 mkdir -p "$out"
 rm -rf "$build"
-# Warnings of another compiler are no reason not to measure.
+# Warnings of another compiler do not forbid a measurement.
 PKG_CONFIG="$PWD/.carry/pkgconfig/pkg-config" CPLUS_INCLUDE_PATH="$PWD/.carry/include" \
     meson setup "$build" -Dtests=disabled -Dwerror=false >"$out/setup.log" 2>&1 ||
     { tail -20 "$out/setup.log"; exit 1; }

@@ -30,7 +30,7 @@ step() { # name, most seconds, arguments
     fi
     [ "$left" -gt "$most" ] || most=$left
     # By the loader, not by LD_LIBRARY_PATH: the peers in Python keep the libraries of their
-    # machine. A step that is stopped still writes what it has.
+    # machine. A step that is stopped still writes its results.
     timeout -k 5 "$most" /lib64/ld-linux-x86-64.so.2 --library-path "$PWD/.carry/lib" \
         .carry/bin/rollring-bench "$@" --json >"$out/$name.json" 2>>"$log"
     say "$name: exit $? ($(($(date +%s) - at)) s): $*"

@@ -47,7 +47,7 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             export LD_LIBRARY_PATH="$PWD/.carry/lib" ;;
         gpu_test) step gpu_test "$bin/gpu_test" ;;
         python)
-            # Of .carry/whl: rollring for CPython 3.12 (./dev wheel), pytest and what it needs.
+            # Of .carry/whl: rollring for CPython 3.12 (./dev wheel), pytest and its needs.
             python3 -m pip install -q --no-index --no-deps --no-compile --upgrade \
                 --target /tmp/rollring-python .carry/whl/*.whl
             export PYTHONPATH=/tmp/rollring-python

@@ -36,7 +36,7 @@ GROUPS = {
 OF_FOLDERS = {"Measurements": ("bench/README.md",),
               "Working on rollring": ("CONTRIBUTING.md", "tests/README.md", "SECURITY.md",
                                       "CODE_OF_CONDUCT.md")}
-# What is shown as a page of its own, in the colours of its language.
+# Files that are shown as pages of their own, in the colours of their language.
 LANGUAGES = {".hpp": "cpp", ".cpp": "cpp", ".cu": "cuda", ".cuh": "cuda", ".py": "python",
              ".sh": "bash", ".ini": "ini", ".build": "meson", ".toml": "toml", ".json": "json",
              ".pml": "text", "": "text", ".txt": "text", ".yml": "yaml", ".yaml": "yaml",
@@ -144,8 +144,8 @@ def put_page(page):
 
 
 def put_header(header):
-    """Doxygen reads `///`; what stands behind a declaration is `///<`; the first block is the
-    file's. Specialisations have no anchor there, and their template says what they do."""
+    """Doxygen reads `///`; a comment behind a declaration is `///<`; the first block is the file's.
+    Specialisations have no anchor there, and their template says what they do."""
     lines, first = [], True
     name = header.relative_to(ROOT / "include/rollring")
     text = re.sub(r"^template <>\n.*?^\}\n", "", header.read_text(encoding="utf-8"),
@@ -234,7 +234,7 @@ def configuration(nav):
 
 
 def build(python, made):
-    # Not --quiet: what is not logged does not count for --strict.
+    # Not --quiet: messages that are not logged do not count for --strict.
     done = subprocess.run([python, "-m", "mkdocs", "build", "--strict", "--config-file", made],
                           cwd=ROOT, check=False, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

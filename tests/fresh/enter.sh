@@ -2,14 +2,14 @@
 # Runs a command in a root, with mounts and processes of its own:
 #   unshare --mount --pid --fork --kill-child enter.sh FOLDER USER COMMAND...
 # FOLDER holds `base` (the bare system) and `work`, `upper`, `root`, or a whole copy in `root`;
-# `kept` (downloads) and `carried` (what this machine gives the root). Mounts end with this process.
+# `kept` (downloads) and `carried` (this machine's part of the root). Mounts end with this process.
 set -eu
 folder=$1 user=$2
 shift 2
 root=$folder/root
 if [ -d "$folder/upper" ]; then
     layers="lowerdir=$folder/base,upperdir=$folder/upper,workdir=$folder/work"
-    # In a user's own namespace overlayfs keeps what it notes where that user may write.
+    # In a user's own namespace overlayfs keeps its notes where that user may write.
     read -r _ outside _ </proc/self/uid_map
     if [ "$outside" != 0 ]; then
         layers="$layers,userxattr"
