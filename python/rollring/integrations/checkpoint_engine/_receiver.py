@@ -126,7 +126,7 @@ class _Session:
     def join(self, timeout: float) -> None:
         self._thread.join(timeout)
 
-    # --- the receiver's thread --------------------------------------------------------------------
+    # --- the receiver's calls ---------------------------------------------------------------------
 
     def take(self, message: int, tensor: int, nbytes: int) -> torch.Tensor:
         """A tensor's bytes, until the next message."""

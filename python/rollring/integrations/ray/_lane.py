@@ -49,7 +49,7 @@ class SourceLane:
         self._parcels: dict[int, tuple[asyncio.Future[Spare], object]] = {}  # and their memory
         self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}  # and by whom
         self._session = ""
-        self._joining = threading.Lock()  # over the three that follow, and the begin of a session
+        self._joining = threading.Lock()  # over the three that follow, and the start of a session
         self._incoming: Incoming | None = None  # the session's connection
         self._streamed: dict[int, tuple[Incoming, int]] = {}  # parcels of it, and their numbers
         self._ends: asyncio.Future[None] | None = None  # done when the session is over

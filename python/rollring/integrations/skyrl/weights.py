@@ -113,7 +113,8 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _of_uv(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Ray's own setting under `uv run`, where it calls no other hook unless it is told to."""
+    """The environment that Ray makes of it under `uv run`, where Ray calls no other hook unless it
+    is told to."""
     try:
         ours: Any = importlib.import_module("ray._private.runtime_env.uv_runtime_env_hook")
     except ImportError:
