@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Line and branch coverage of the product's folders, from the counters that the tests of a build
-left behind.
+"""Line and branch coverage of the product's folders, from the counters of a build's tests.
 
 usage: coverage.py BUILD [--floor FILE]
 

@@ -27,7 +27,7 @@ class Block:
     line: int  # of its fence
     language: str
     text: str
-    runners: tuple[tuple[str, str], ...] = ()  # (runner, name in it)
+    runners: tuple[tuple[str, str], ...] = ()  # (runner, the block's name there)
     reason: str = ""  # why nothing runs it
     stray: str = ""  # a comment above it that is not a mark
 

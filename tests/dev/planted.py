@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """No folder with code escapes the checks: one that is planted in a copy of the tree is a breach.
 
-The copy is of the files that git lists.
+The copy is of the files that git lists. tests/tidy.py is asked whether an arrow binds the folder,
+and tools/lint.py whether it knows flags for the folder's files.
 """
 import os
 import shutil

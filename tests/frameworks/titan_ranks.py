@@ -1,5 +1,5 @@
 """One gloo rank with Nous' own data handler: the batches that it would train on, by its REST client
-from servers and by the ring.
+from servers and by the ring. titan_ranks.py JSON, with the rank's variables set as torchrun does.
 """
 
 from __future__ import annotations

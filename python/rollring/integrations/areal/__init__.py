@@ -8,7 +8,7 @@
       cmd: python -m rollring.integrations.areal
 
 `install` changes modules of AReaL in its process, once they are loaded: no file of it is changed.
-`ROLLRING_AREAL` has the other settings (`Settings`).
+`ROLLRING_AREAL` has the other settings (`Settings`). docs/areal.md has all of it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     custom_import = "rollring.integrations.torchtitan"
 
 Importing it replaces methods of torchtitan's classes, if that is loaded: no file of it is changed.
-`ROLLRING_TORCHTITAN` has the other settings (`Settings`).
+`ROLLRING_TORCHTITAN` has the other settings (`Settings`). docs/torchtitan.md has all of it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 
 vLLM allocates as ever, with its CuMemAllocator. Sleeping memory is lent to a memory domain: the
 copies run one after the other without a pause, to pinned memory that stays for the next time, and a
-call puts everything to sleep, or wakes all memory of its tags, or nothing. This module is imported
-by vLLM alone, when the backend is chosen.
+call puts everything to sleep, or wakes all memory of its tags, or nothing. docs/memory.md says
+more. This module is imported by vLLM alone, when the backend is chosen.
 """
 
 from __future__ import annotations
