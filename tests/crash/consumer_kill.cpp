@@ -1,8 +1,8 @@
 // Consumers killed at random moments: their successor gets every record that was not released, and
 // none that was; a release of many is all or nothing.
 //
-// The consumer writes down what it is about to do, does it, and writes down that it is done. Its
-// successor, and at the end the parent, compares what comes back with that journal.
+// The consumer writes down its next step, does it, and writes down that it is done. Its successor,
+// and at the end the parent, compares redelivered records with that journal.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ class Consumption {
     Consumption(Paper& paper, Consumer& consumer, std::uint64_t seed)
         : paper_(paper), consumer_(consumer), dice_{seed} {}
 
-    // What a predecessor left, before anything is polled.
+    // The records that a predecessor left, before anything is polled.
     void resume() {
         const std::int64_t step = consumer_.last_acked_step();
         const std::uint64_t count = paper_.set_count.load();
@@ -201,7 +201,7 @@ class ConsumerKill {
     // One consumer's consumption. One in five is killed while it starts and recovers.
     void strike() {
         char byte;
-        while (read(attached_[0], &byte, 1) == 1) continue;  // what the one before has said
+        while (read(attached_[0], &byte, 1) == 1) continue;  // the word of the one before
         const pid_t pid = start_consumer();
         if (dice_.below(5) != 0) {
             ended_within(pid, 60'000'000'000, attached_[0]);

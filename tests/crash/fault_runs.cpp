@@ -19,7 +19,7 @@ namespace {
 
 constexpr int exit_status = 86;  // of the action "exit"
 
-// Every lane of the ring takes a producer and delivers what it sends.
+// Every lane of the ring takes a producer and delivers its records.
 void check_usable(const std::string& ring, std::uint32_t lanes) {
     auto consumer = Consumer::open(ring);
     require(consumer.has_value(), "{}", consumer ? "" : consumer.error().to_string());
@@ -180,7 +180,7 @@ bool remove_run(const Fault& fault, Dice& /*dice*/) {
     const pid_t victim = start_self({"--remove", ring.name()}, fault.plan());
     if (await_end_or_stop(victim) == 's') {
         await_stopped(victim);
-        // It has looked for life and will unlink: nobody may come in between.
+        // It has looked for life and will unlink: no producer may come in between.
         const auto producer =
             Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(5)});
         require(!producer && producer.error().code == Errc::not_ready, "a producer slipped in");
@@ -215,7 +215,7 @@ bool producer_run(const Fault& fault, Dice& dice) {
     go_on([&] { return peer_records() > 0; });
     const std::size_t victim = arrivals.start(fault.plan(), 150);
     const pid_t pid = arrivals.seen(victim).pid;
-    if (fault.point == "room.before_sleep") await_end_or_stop(pid);  // nobody makes room
+    if (fault.point == "room.before_sleep") await_end_or_stop(pid);  // no process makes room
     go_on([&] { return look_at(pid) != 'r'; });
     bool struck = look_at(pid) == 's';
     const std::uint64_t before = peer_records();
@@ -313,7 +313,7 @@ bool bound_run(const Fault& fault, Dice& /*dice*/) {
     bool struck = look_at(victim) == 's';
     if (struck) {
         await_stopped(victim);
-        // Who stands still in his turn keeps nobody longer than that one has said.
+        // A stopped producer delays no other longer than that one's deadline.
         const Push pushed = push_bounded(*peer, Deadline::now());
         require(pushed == Push::ok || pushed == Push::timed_out, "{}", peer->problem());
         kill(victim, SIGCONT);

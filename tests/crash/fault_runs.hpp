@@ -1,5 +1,6 @@
 #pragma once
-// One run per fault: a victim that strikes itself, live peers, and what must hold afterwards.
+// One run per fault: a victim that strikes itself, live peers, and the invariants that must hold
+// afterwards.
 
 #include <functional>
 #include <string>
@@ -42,7 +43,7 @@ Struck end_strike(const Fault& fault, pid_t& victim);
 // --opener RING GROUPS: opens so many groups, one member each.
 int opener_role(const std::vector<std::string>& arguments);
 
-// What the processes do that these start; empty for the parent.
+// The work of the processes that these start; empty for the parent.
 std::function<int()> fault_role(const std::vector<std::string>& arguments);
 
 }  // namespace rollring::test

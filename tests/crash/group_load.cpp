@@ -19,7 +19,7 @@ struct Sent {
     std::uint32_t repetition;
 };
 
-// One trainer's life: what it finds, what it is given, what it gives back.
+// One trainer's life: the batches that it finds, receives and gives back.
 class Trainer {
   public:
     Trainer(GroupPaper& paper, const std::string& ring, std::uint64_t seed)

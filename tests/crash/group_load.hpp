@@ -1,7 +1,6 @@
 #pragma once
 // Groups whose whole content follows from one number, the processes that send them interleaved,
-// with stragglers, and the trainer that writes down what it acknowledges in memory that survives
-// it.
+// with stragglers, and the trainer that records its acknowledgements in memory that survives it.
 
 #include <atomic>
 #include <cstdint>
@@ -18,7 +17,7 @@ constexpr std::uint32_t guest = rollouts;
 constexpr std::uint64_t groups_max = std::uint64_t{1} << 22;  // of each
 constexpr std::uint32_t groups_at_once = 4;                   // in a batch
 
-// What a group is, by its number: whose it is and which of his.
+// The content of a group, by its number: its sender and its place among the sender's groups.
 struct GroupPlan {
     std::uint64_t id;
 
@@ -52,7 +51,7 @@ struct GroupPlan {
 };
 
 struct GroupPaper {
-    std::atomic<std::uint64_t> end;  // nobody begins a group of this number
+    std::atomic<std::uint64_t> end;  // no sender begins a group of this number
     std::atomic<std::uint32_t> senders;
     std::atomic<std::uint32_t> senders_ended;
     std::atomic<std::uint64_t> begun[rollouts + 1];
@@ -67,7 +66,7 @@ struct GroupPaper {
     std::atomic<std::uint64_t> forsaken;  // batches destroyed without ack
     std::atomic<std::uint64_t> evacuated;
     std::atomic<std::uint64_t> copied_bytes;
-    // what successors found of an ack() that was cut short
+    // the state in which successors found an ack() that was cut short
     std::atomic<std::uint64_t> cut_done;
     std::atomic<std::uint64_t> cut_undone;
     std::atomic<std::uint8_t> shipped[rollouts + 1][groups_max];

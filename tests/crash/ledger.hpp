@@ -1,5 +1,5 @@
 #pragma once
-// What senders and consumers write down about each record, in memory that survives them.
+// The notes of senders and consumers about each record, in memory that survives them.
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Counts {
     std::atomic<std::uint64_t> redelivered;
     std::atomic<std::uint64_t> releases;
     std::atomic<std::uint64_t> acks;
-    // what successors found of a release that was cut short
+    // the state in which successors found a release that was cut short
     std::atomic<std::uint64_t> cut_done;
     std::atomic<std::uint64_t> cut_undone;
     std::atomic<std::uint64_t> cut_ack_done;
@@ -28,7 +28,7 @@ struct Counts {
 
 struct Paper {
     std::atomic<std::uint32_t> senders_stop;
-    std::atomic<std::uint64_t> records_each;  // a sender ends after so many; 0: when told to stop
+    std::atomic<std::uint64_t> records_each;  // a sender ends after this many; 0: when told to stop
     std::atomic<std::uint32_t> senders_ended;
     std::atomic<std::uint64_t> pushed[senders];
     std::atomic<std::uint64_t> base[senders];  // everything below is released

@@ -1,5 +1,5 @@
-// Producers killed at random moments: what they committed arrives, once, whole and in order; their
-// lane is free again; the others go on.
+// Producers killed at random moments: their committed records arrive, once, whole and in order;
+// their lane is free again; the others go on.
 
 #include <algorithm>
 

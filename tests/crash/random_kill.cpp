@@ -1,4 +1,4 @@
-// Processes killed and stopped at random moments, by the thousand. Each part counts what it did and
+// Processes killed and stopped at random moments, by the thousand. Each part counts its actions and
 // fails below its floor.
 //
 //   random_kill [--kills N] [--consumer-kills N] [--rounds N] [--long 0|1] [--seed N]

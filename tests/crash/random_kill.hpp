@@ -13,7 +13,7 @@ void kill_consumers(std::uint64_t seed, std::uint64_t kills);
 // `long_too`: some for up to 20 s.
 void stop_everyone(std::uint64_t seed, std::uint64_t rounds, bool long_too);
 
-// What the processes they start do.
+// The work of the processes that they start.
 int stopping_producer_role(const std::vector<std::string>& arguments);
 int stopping_consumer_role(const std::vector<std::string>& arguments);
 

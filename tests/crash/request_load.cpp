@@ -19,7 +19,8 @@ constexpr std::uint32_t attempts = 31;
 
 }  // namespace
 
-// Posts what has no end yet, in the ledger's order; done when nothing is under way any more.
+// Posts the requests without an end, in the ledger's order; done when nothing is under way any
+// more.
 int request_board_role(const std::vector<std::string>& arguments) {
     const Shared<RequestLedger> ledger(arguments.at(1));
     auto board = RequestBoard::open(arguments.at(0), {.attempts = attempts});
@@ -36,8 +37,8 @@ int request_board_role(const std::vector<std::string>& arguments) {
             ledger->given_up[found->second]++;
         }
     };
-    // What a worker had of the board before may still be finished until it lets go: it will be told
-    // that it was withdrawn.
+    // A worker's requests from the board before may still be finished until it lets go: it will be
+    // told that they were withdrawn.
     for (std::uint32_t id = 0; id < ledger->total; id++) {
         if (over(*ledger.operator->(), id)) continue;
         const RequestBody body{id, ledger->posts++};

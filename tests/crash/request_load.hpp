@@ -24,7 +24,7 @@ struct RequestLedger {
     std::atomic<std::uint64_t> steps;   // grows with all that is done
 };
 
-// What a request of these says.
+// The bytes of such a request.
 struct RequestBody {
     std::uint32_t id;
     std::uint32_t post;  // which of RequestLedger::posts
@@ -72,10 +72,11 @@ class RequestRun {
         role.pid = 0;
         note_death(role);
     }
-    // Until the board has seen the end of all, and what the ledger must say then.
+    // Until the board has seen the end of all, and the ledger says so.
     void finish() {
         require(collect(std::exchange(board().pid, 0)) == 0, "the board failed");
-        // Who dies between the end of a request and its note leaves none; who lives notes it now.
+        // A process that dies between the end of a request and its note leaves none; a live one
+        // notes it now.
         for (const Deadline deadline = patience(); check() > deaths_; std::this_thread::yield()) {
             require(!deadline.passed(), "{} requests have no end after {} deaths", check(),
                     deaths_);
@@ -91,7 +92,7 @@ class RequestRun {
         for (std::uint32_t id = 0; id < ledger_->total; id++) {
             const std::uint32_t finished = ledger_->finished[id];
             const std::uint32_t given_up = ledger_->given_up[id];
-            // What was finished may have been noted too late for the next board to see it.
+            // A finish may have been noted too late for the next board to see it.
             require(finished + given_up <= 1 + board_deaths_,
                     "request {} was finished {} times and given up {} times", id, finished,
                     given_up);

@@ -67,7 +67,7 @@ bool request_object_run(const Fault& fault, Dice& dice) {
     } else {
         if (!was_struck(fault, collect(std::exchange(victim.pid, 0)))) return false;
         run.note_death(victim);
-        // At once, whoever comes next.
+        // At once, for any successor.
         const auto next = RequestWorker::open(run.ring(), "next", Deadline::now());
         require(next.has_value(), "the leftover stays: {}", next ? "" : next.error().to_string());
     }

@@ -119,7 +119,7 @@ class RolloutKill {
         const NextBatch got = stash_->next(batch, Deadline::after_ms(patience_ms));
         Event event;
         while (stash_->next_event(event)) {
-            if (event.kind >= Event::Kind::dropped) continue;  // of records, whoever has sent them
+            if (event.kind >= Event::Kind::dropped) continue;  // of records, by any sender
             require(event.kind == Event::Kind::producer_joined ||
                         event.kind == Event::Kind::producer_died,
                     "{} of {}: {}", name(event.kind), event.producer, event.detail);

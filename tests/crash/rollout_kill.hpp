@@ -11,7 +11,7 @@ namespace rollring::test {
 
 void kill_rollouts(std::uint64_t seed, std::uint64_t kills, AtDeadline at_deadline);
 
-// --mortal FD RING LIFE: what they start.
+// --mortal FD RING LIFE: the role that they start.
 int mortal_role(const std::vector<std::string>& arguments);
 
 }  // namespace rollring::test

@@ -150,7 +150,7 @@ void read_mail(Mailbox& mail, Reader& reader, Dice& dice) {
 
 }  // namespace
 
-// Rings small enough that what is given back is soon written over.
+// Rings so small that returned memory is soon written over.
 ShareRun::ShareRun()
     : ring_(
           "shares",

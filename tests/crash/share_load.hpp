@@ -1,6 +1,6 @@
 #pragma once
 // A trainer that shares its batches with two readers, all of which die or stop at any moment, and a
-// ledger of what was read, and what was acknowledged.
+// ledger of the records that were read, and of those that were acknowledged.
 
 #include <array>
 #include <atomic>
@@ -22,7 +22,7 @@ struct Mailbox {
     std::atomic<std::uint32_t> reading;
     std::atomic<std::uint64_t> hold;   // not 0: its reader reads on
     std::atomic<std::uint64_t> held;   // the last such word that it has seen
-    std::atomic<std::uint64_t> whole;  // read, and still what it was at the end
+    std::atomic<std::uint64_t> whole;  // read, and still unchanged at the end
     std::atomic<std::uint64_t> stale;
     std::uint64_t bytes;
     std::array<char, 8192> ticket;
@@ -36,7 +36,7 @@ struct ShareLedger {
     std::atomic<std::uint64_t> busy;    // acks that a reader was in the way of
     std::atomic<std::uint64_t> nacks;
     std::atomic<std::int64_t> longest_ack_ns;
-    // What ack() is at work on.
+    // The step that ack() is at work on.
     std::atomic<std::int64_t> set_step;
     std::atomic<std::uint32_t> set_count;
     std::atomic<std::uint32_t> set[8];

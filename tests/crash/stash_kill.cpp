@@ -1,6 +1,6 @@
-// Trainers killed at random moments: nothing acknowledged comes again, nothing else is missing,
+// Trainers killed at random moments: no acknowledged record returns, nothing else is missing,
 // groups are whole. Producers killed in the middle of groups: the policy decides those, and the run
-// goes on. Each part counts what it did and fails below its floor.
+// goes on. Each part counts its actions and fails below its floor.
 //
 //   stash_kill [--kills N] [--seed N]
 
@@ -65,7 +65,7 @@ class TrainerKill {
     // One trainer's life. One in five is killed while it starts and recovers.
     void strike() {
         char byte;
-        while (read(attached_[0], &byte, 1) == 1) continue;  // what the one before has said
+        while (read(attached_[0], &byte, 1) == 1) continue;  // the word of the one before
         const pid_t pid = start_trainer();
         const bool attached = dice_.below(5) != 0;
         if (attached) {

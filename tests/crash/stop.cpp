@@ -69,7 +69,7 @@ void stop_in_write(std::uint64_t rounds) {
     Taker taker(*consumer, 2);
     for (std::uint64_t round = 0; round < rounds; round++) {
         await_stopped(stopping.pid());
-        // More than a lap of the peer's, and long enough for every look at who is alive.
+        // More than a lap of the peer's, and long enough for every look at the living.
         const Deadline looks = Deadline::after_ms(60);
         for (int i = 0; i < 40 || !looks.passed(); i++) taker.take_of(1, 1);
         require(taker.taken(0) == round, "a record came out of a stopped write");

@@ -28,7 +28,7 @@ Store open_store(const std::string& name) {
     return std::move(*opened);
 }
 
-// False if there was no room in time: the books may be nobody's for a moment.
+// False if there was no room in time: the books may be without a keeper for a moment.
 bool put_row(Store& store, StoreLedger& ledger, std::uint32_t number) {
     StoreRow& row = ledger.rows[number];
     if (row.turn % 2 == 0) row.turn++;

@@ -1,6 +1,6 @@
 #pragma once
-// Processes that put, read and clear values of one store and die at any moment, and a ledger of
-// what must be there.
+// Processes that put, read and clear values of one store and die at any moment, and a ledger of the
+// values that must be there.
 
 #include <array>
 #include <atomic>
@@ -16,7 +16,7 @@ namespace rollring::test {
 inline constexpr std::uint32_t store_users = 3;
 inline constexpr std::uint32_t store_rows = 48;  // row k is written by user k mod store_users
 
-// What is known of a key. `turn` is odd while its user changes it, or died in doing so.
+// The known state of a key. `turn` is odd while its user changes it, or died in doing so.
 struct StoreRow {
     std::atomic<std::uint32_t> turn;
     std::atomic<std::uint64_t> location;  // 0: it was cleared
@@ -26,7 +26,7 @@ struct StoreLedger {
     StoreRow rows[store_rows];
     std::atomic<std::uint64_t> versions;  // given ever
     std::atomic<std::uint64_t> steps;     // grows with all that is done
-    std::atomic<std::uint32_t> ending;    // 1: put in order what dead ones have left, and go
+    std::atomic<std::uint32_t> ending;    // 1: put the leftovers of dead ones in order, and go
 };
 
 // A run: a store and its users, any of which keeps its books, and is started anew when it dies.
@@ -43,9 +43,9 @@ class StoreRun {
     [[nodiscard]] std::uint64_t steps() const { return ledger_->steps; }
     void start(std::size_t index, const std::string& fault = {});
     void start_all();
-    // Waits until so much more was done, or a user has ended.
+    // Waits until the counter has grown by `steps`, or a user has ended.
     void go_on(std::uint64_t steps);
-    // Lets all come to their end, and looks at what is there then.
+    // Lets all come to their end, and checks the store's content then.
     void finish();
 
   private:

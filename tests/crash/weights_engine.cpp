@@ -114,7 +114,7 @@ class Engine {
         return version;
     }
 
-    // However long we were stopped: what is lent to us stays as it is.
+    // Lent values stay as they are, however long we were stopped.
     Result<void> read_part(Update& update, std::uint32_t part, std::int64_t version) {
         const auto views =
             patiently([&](Deadline deadline) { return update.part(part, deadline); });

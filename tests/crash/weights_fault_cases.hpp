@@ -1,5 +1,6 @@
 #pragma once
-// One run per fault: a victim that strikes itself, live peers, and what must hold afterwards.
+// One run per fault: a victim that strikes itself, live peers, and the invariants that must hold
+// afterwards.
 
 #include <cstdint>
 #include <map>

@@ -23,7 +23,8 @@ using namespace rollring::test;
 
 namespace {
 
-// A point, who comes by (trainer or engine), and at which of its visits it strikes.
+// A point, the role that passes it (trainer or engine), and the number of the visit at which it
+// strikes.
 struct Point {
     const char* name;
     bool trainer;
@@ -78,7 +79,7 @@ void check_table(const std::filesystem::path& root) {
     }
 }
 
-// The moments differ from round to round, and what others are doing then.
+// The moments differ from round to round, and so does the work of the others.
 constexpr int rounds_default = 4;
 constexpr int strikes_min = 20;  // of each named point
 

@@ -1,6 +1,6 @@
 #pragma once
 // A trainer and its engines as processes of their own, and the board in shared memory on which they
-// write down what they do. Each role checks what it sees and fails (exit 1) at the first lie.
+// write down their steps. Each role checks what it sees and fails (exit 1) at the first lie.
 
 #include <sys/types.h>
 
@@ -35,7 +35,7 @@ struct Told {
 };
 
 struct EngineNote {
-    std::atomic<std::int64_t> live;  // what it serves now
+    std::atomic<std::int64_t> live;  // the version that it serves
     std::atomic<std::uint64_t> syncs;
     std::atomic<std::uint64_t> attached;
     std::atomic<std::uint64_t> poisoned;
@@ -52,7 +52,7 @@ struct TrainerNote {
 struct Board {
     std::atomic<std::uint32_t> trainers_stop;
     std::atomic<std::uint32_t> engines_stop;
-    std::atomic<std::int64_t> ranks_version;  // what rank 0 is at, with several ranks
+    std::atomic<std::int64_t> ranks_version;  // the version of rank 0, with several ranks
     std::atomic<std::int64_t> served;         // the largest version that any engine has served
     // Errors of trainers that named the engine and said what it had not done; and its expulsions.
     std::array<std::atomic<std::uint64_t>, engines_max> blamed;
@@ -73,7 +73,7 @@ int trainer_role(const std::vector<std::string>& arguments);
 // --engine BOARD RING INDEX RANK GPU
 int engine_role(const std::vector<std::string>& arguments);
 
-// All of them, from the driver's side. Whoever is left at the end is killed.
+// All of them, from the driver's side. A process that is left at the end is killed.
 class Stage {
   public:
     explicit Stage(const Crew& crew);

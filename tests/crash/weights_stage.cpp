@@ -27,7 +27,7 @@ std::size_t weights_leftovers() {
     for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
         count += entry.path().filename().string().starts_with(mark) ? 1 : 0;
     }
-    // Empty: nobody else's, and it ought to have gone with the last socket.
+    // Empty: no other process has it, and it ought to have gone with the last socket.
     return count + (std::filesystem::is_empty(directory, error) && !error ? 1 : 0);
 }
 

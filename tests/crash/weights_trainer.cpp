@@ -11,7 +11,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t patience_ms = 250;  // of a stage, before whoever is late is expelled
+constexpr std::int64_t patience_ms = 250;  // of a stage, before late engines are expelled
 
 class Trainer {
   public:
@@ -68,7 +68,7 @@ class Trainer {
             weights::nap();
         }
         require(publisher_->parts() > 4, "only {} parts", publisher_->parts());
-        // A version that somebody serves is never given out again.
+        // A version that an engine serves is never given out again.
         last_ = ring_version();
         require(last_ >= board_->served, "the ring is at {}, engines were at {}", last_,
                 board_->served.load());

@@ -1,4 +1,4 @@
-// Goal: what a dead producer damaged in its lane is not in the way of the records behind it.
+// Goal: a dead producer's damage in its lane is not in the way of the records behind it.
 
 #include "ring_map.hpp"
 #include "support/pairs.hpp"

@@ -1,4 +1,4 @@
-// What a producer damaged in its lane must not touch the one that has the lane after it.
+// A producer's damage in its lane must not touch the one that has the lane after it.
 
 #include <doctest/doctest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int good_records = 200;  // a producer looks at every 64th whether it is in quarantine
 
-// What the holder of lane 0 may write.
+// The memory that the holder of lane 0 may write.
 class Lane {
   public:
     explicit Lane(const TestRing& ring) {
@@ -43,7 +43,7 @@ class Lane {
     std::optional<Mapping> data_;
 };
 
-// All that a good producer sends arrives, and it is in nobody's quarantine.
+// All records of a good producer arrive, and it is not in quarantine.
 void check_good(Producer& good, Consumer& consumer) {
     Record record;
     const ConsumerStats before = consumer.stats();
@@ -68,7 +68,7 @@ TEST_CASE("damage in records that a dead producer left unreleased costs only tho
     using Harm = std::function<void(Frame&)>;
     const std::vector<Harm> harms = {
         [](Frame& frame) { frame.magic = 0; },
-        [](Frame& frame) { frame.bytes = 4096; },  // over what comes after
+        [](Frame& frame) { frame.bytes = 4096; },  // over the next frames
         [](Frame& frame) { frame.bytes += 64; },
         [](Frame& frame) { frame.epoch = 99; },
         [](Frame& frame) {  // the next producer's, it says
@@ -105,7 +105,7 @@ TEST_CASE("damage in records that a dead producer left unreleased costs only tho
             CHECK(record.sequence == 0);
             consumer.release(record.ref);
             if (!good_is_first) {
-                // One that is only said to be longer looks whole, and what follows it does not.
+                // A frame with only a longer size looks whole, and the one after it does not.
                 while (consumer.wait(record, Deadline::after_ms(10)) == Poll::record) {
                     consumer.release(record.ref);
                 }
@@ -136,7 +136,7 @@ TEST_CASE("damage is passed over when nothing before it is held, whoever has die
             REQUIRE(send(bad) == Push::ok);
             REQUIRE(consumer.wait(record, patience()) == Poll::record);
             if (i == 1) lane.frame(record.ref.position).magic = 0;
-            if (i == 2) consumer.release(record.ref);  // its bits lie in what is passed over
+            if (i == 2) consumer.release(record.ref);  // its bits lie in the skipped bytes
         }
         bad.close();
         await_close(consumer);
@@ -154,7 +154,7 @@ TEST_CASE("damage is passed over when nothing before it is held, whoever has die
     Record record;
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
     consumer.release(record.ref);
-    // Many laps: no bit of what was passed over may be left.
+    // Many laps: no bit of the skipped bytes may be left.
     for (std::uint64_t i = 0; i < 2000; i++) {
         if (i >= 3) REQUIRE(send(good) == Push::ok);
         REQUIRE(consumer.wait(record, patience()) == Poll::record);

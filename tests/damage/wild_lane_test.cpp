@@ -1,5 +1,5 @@
-// A producer that damages its lane is put in quarantine alone: the others go on, nobody hangs, and
-// the lane works again for the next producer.
+// A producer that damages its lane is put in quarantine alone: the others go on, no process hangs,
+// and the lane works again for the next producer.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -133,7 +133,7 @@ class Trial {
         if (damage_.later) damage_.later(Wild(ring_, bad_->lane()));
         bad_->close();
         good_lane_delivers();
-        consumer_->release(first_);  // what is held of a damaged lane stays readable until then
+        consumer_->release(first_);  // held records of a damaged lane stay readable until then
         next_producer_delivers();    // the lane comes back
         if (std::string(damage_.what) == "a frame without magic") {
             CHECK(consumer_->stats().dropped_bytes == 1024);
