@@ -1,5 +1,5 @@
-// Goal: a batch's columns as one array are its sequences' columns, whoever copies them, and what
-// cannot be one is refused by name.
+// Goal: a batch's columns as one array are its sequences' columns, on any copying path, and a
+// column that cannot be one is refused by name.
 #include <doctest/doctest.h>
 
 #include <numeric>

@@ -1,6 +1,6 @@
 #pragma once
-// A batch of a real ring with columns of several kinds, layouts at random, and what each gathered
-// row must be, asked for one element at a time.
+// A batch of a real ring with columns of several kinds, layouts at random, and the wanted value of
+// each gathered row, asked for one element at a time.
 
 #include <algorithm>
 #include <cmath>

@@ -28,7 +28,7 @@ struct World {
     [[nodiscard]] std::int64_t step() const { return stash->last_acked_step(); }
 };
 
-// What a device says of a batch.
+// A device's account of a batch.
 struct Reading {
     Result<bool> done = false;
     [[nodiscard]] ReadBatches::Read read() {

@@ -1,5 +1,5 @@
-// Goal: what a GPU would gather is what the reference says, from lanes and through staging memory;
-// and a lane whose pages were given back is never read through what was registered before.
+// Goal: the rows that a GPU would gather are those of the reference, from lanes and through staging
+// memory; and a lane whose pages were given back is never read through an earlier registration.
 //
 // The GPU is played: its addresses are the host's, and the kernel's lanes run one after the other.
 #include <doctest/doctest.h>
@@ -18,7 +18,7 @@ using namespace rollring::test;
 
 namespace {
 
-// What it did; outlives the device.
+// Its actions; outlives the device.
 struct Played {
     std::mutex mutex;
     std::map<const std::byte*, std::uint64_t> pinned;
@@ -88,7 +88,7 @@ class PlayedDevice : public device::GatherDevice {
     struct alignas(128) Line {
         std::byte bytes[128];
     };
-    // Only what is pinned, or staged, is read.
+    // Only pinned or staged memory is read.
     void check(const device::GatherArgs& args, const cuda::GatherWork& work) {
         if (work.what != cuda::gather_copied || work.rows == 0) return;
         REQUIRE(work.target < device::gather_targets_max);
@@ -122,7 +122,7 @@ std::vector<double> gathered(gathering::DeviceGather& gatherer, const GatherCase
     return numbers_of(target, shape->dtype);
 }
 
-// A batch of records of so many tokens, and their token ids.
+// A batch of records of the given lengths in tokens, and their token ids.
 struct LengthsCase {
     explicit LengthsCase(const std::vector<std::uint32_t>& lengths) {
         auto producer = Producer::open(ring.name());
@@ -323,7 +323,7 @@ TEST_CASE("tiles: a few that are much longer than the others do not make parts o
     CHECK(played.work == 199 * 5 + played.tiles * 19);
 }
 
-// A lane's memory in one go: what a table says of many sequences, a warp reads for several at once.
+// A lane's memory in one go: a warp reads a table's entries of several sequences at once.
 TEST_CASE("tiles: of many short sequences a warp takes several, of long ones one at a time") {
     device::TileTable table;
     table.alike = 2;
@@ -342,7 +342,7 @@ TEST_CASE("tiles: of many short sequences a warp takes several, of long ones one
     table.sequence_count = 64;
     table.parts = 64;
     table.most_bytes = 1024;
-    CHECK(table.run() == 4);  // parts are what warps take
+    CHECK(table.run() == 4);  // a warp takes one part
     CHECK(table.args().work == 64 * 2 * 64);
 }
 

@@ -32,7 +32,7 @@ void need(CUresult result, std::string_view what);
 const std::shared_ptr<const cuda::Gpu>& gpu();  // opened once
 const cuda::Driver& api();
 
-// For what a healthy GPU does at once.
+// For work that a healthy GPU does at once.
 inline Deadline gpu_patience() {
     return Deadline::after_ms(60'000);
 }

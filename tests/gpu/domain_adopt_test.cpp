@@ -1,5 +1,5 @@
 // Memory of another allocator in a domain, over a fake GPU: the owner's handle is always that of
-// the chunk that its addresses have, and what is the owner's stays when the domain is gone.
+// the chunk that its addresses have, and the owner's memory stays when the domain is gone.
 
 #include <doctest/doctest.h>
 
@@ -40,7 +40,7 @@ struct Owner {
         if (found == world.gpu.mappings.end()) return handle == 0;
         return std::to_underlying(found->second.handle) == handle;
     }
-    // As vLLM does: what is mapped, by the handle in the word.
+    // As vLLM does: unmaps the memory of the handle in the word.
     void unmap_and_release() {
         REQUIRE(physical.unmap(address, bytes));
         REQUIRE(physical.destroy(device::MemoryHandle{handle}));

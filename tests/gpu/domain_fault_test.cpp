@@ -65,7 +65,7 @@ void all_mapped(World& world) {
 }
 
 void cache_freed(World& world) {
-    REQUIRE(world.domain->allocate("other", 1));  // discards what the driver refused
+    REQUIRE(world.domain->allocate("other", 1));  // discards the memory that the driver refused
     bring_back(world);
     CHECK(world.gpu.used_bytes() == 2 * chunk + 4 * unit);
     CHECK(world.gpu.ranges.size() == 3);

@@ -1,4 +1,4 @@
-// Memory domains over a fake GPU: what every call does, and its errors.
+// Memory domains over a fake GPU: the effect of every call, and its errors.
 
 #include <doctest/doctest.h>
 

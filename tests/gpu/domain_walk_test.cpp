@@ -122,7 +122,7 @@ struct Walk {
         return tags;
     }
 
-    // What a call on these tags has to say if no driver call fails.
+    // The error of a call on these tags if no driver call fails.
     std::optional<Errc> misuse(const std::vector<std::string>& tags, bool releasing) {
         const auto known = [&](const std::string& tag) { return exists(tag); };
         const auto fits = [&](const std::string& tag) {

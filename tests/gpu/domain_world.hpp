@@ -69,7 +69,7 @@ struct World {
     }
 };
 
-// All that a caller could see, and what the GPU holds.
+// All that a caller could see, and the GPU's memory.
 inline std::string seen(const World& world) {
     std::string text =
         fmt::format("used {} mappings {} slabs {} ranges {};", world.gpu.used_bytes(),

@@ -1,7 +1,7 @@
 #pragma once
 // Whether work gives back all the GPU memory that it takes. The free bytes of a GPU count for every
 // process on it, and others take and return memory while a test looks; per-process figures are not
-// to be had in a container's PID namespace.
+// available in a container's PID namespace.
 
 #include <cstdint>
 

@@ -17,7 +17,7 @@ TEST_CASE("memory that others take is no leak, and a leak is one beside it") {
     CHECK(gives_back(free_bytes, [&] { free -= rounds++ < 3 ? 2 * mib : 0; }));
     CHECK(rounds == 4);
     CHECK_FALSE(gives_back(free_bytes, [&] { free -= 1; }));
-    // Another process returns less than what leaks.
+    // Another process returns less than the leak.
     rounds = 0;
     CHECK_FALSE(gives_back(free_bytes, [&] { free -= rounds++ % 2 == 0 ? 2 * mib : mib; }));
 }

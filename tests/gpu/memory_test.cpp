@@ -1,5 +1,5 @@
-// Payload memory shared with another process: who can read it, who cannot write to it, what is left
-// when it goes, and what a bad ticket does.
+// Payload memory shared with another process: the processes that can read it and those that cannot
+// write to it, the memory that is left when one goes, and the effect of a bad ticket.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ std::size_t open_descriptors() {
     return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
-// Some drivers cannot register read-only host memory: what is refused for that reason is skipped.
+// Some drivers cannot register read-only host memory: cases refused for that reason are skipped.
 bool can_import(PayloadMemory kind) {
     if (kind != PayloadMemory::host) return true;
     if (gpu()->attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) != 0) return true;
@@ -155,7 +155,7 @@ TEST_CASE("an importer goes on reading when the exporter is killed") {
         const auto block = need(memory_of(kind)->import(ticket, std::move(made.fd)));
         CHECK(from_device(block->data(), ticket.bytes) == block_bytes(ticket.bytes, 1));
         peer.kill();
-        const auto other = need(memory_of(kind)->make(64 * mib));  // would reuse what was freed
+        const auto other = need(memory_of(kind)->make(64 * mib));  // would reuse freed memory
         to_device(other->data(), Bytes(64 * mib, std::byte{0xff}));
         CHECK(from_device(block->data(), ticket.bytes) == block_bytes(ticket.bytes, 1));
     }

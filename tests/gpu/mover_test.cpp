@@ -1,4 +1,4 @@
-// What the mover says about addresses, and its streams.
+// The mover's answers about addresses, and its streams.
 
 #include <doctest/doctest.h>
 

@@ -16,7 +16,7 @@ using Bytes = std::vector<std::byte>;
 using Random = std::mt19937_64;
 
 Bytes random_bytes(std::size_t count, Random& random);
-// What tests put into a whole block: the same in every process.
+// The bytes that tests put into a whole block: the same in every process.
 Bytes block_bytes(std::size_t count, std::uint64_t seed);
 
 struct Wanted {

@@ -27,7 +27,7 @@ namespace {
 constexpr std::uint32_t ranks_most = 8;
 constexpr std::int64_t run_ns = 2'000'000'000;
 
-// What a rank says at its end.
+// A rank's report at its end.
 struct Told {
     std::uint64_t bytes;
     std::int64_t ns;

@@ -1,5 +1,5 @@
-// The tables and the kernel of views, without a GPU: the test plays all lanes of all warps. What it
-// cannot play is a warp that copies a long row together.
+// The tables and the kernel of views, without a GPU: the test plays all lanes of all warps. It
+// cannot play a warp that copies a long row together.
 
 #include <doctest/doctest.h>
 
@@ -23,7 +23,7 @@ using device::CopyJob;
 
 constexpr std::uint64_t alignment = 512;
 
-// What a plan of the GPU is made of; its other jobs are left to the CPU.
+// The parts of a GPU's plan; its other jobs are left to the CPU.
 class PlayedPlan : public device::CopyPlan {
   public:
     PlayedPlan(std::vector<CopyJob> jobs, std::uint64_t tile_bytes, std::set<std::uint32_t>& seen)

@@ -1,4 +1,4 @@
-"""Says which versions of what vLLM and TRL need are here, and what cannot be imported."""
+"""Says which versions of the needs of vLLM and TRL are here, and which cannot be imported."""
 
 from __future__ import annotations
 

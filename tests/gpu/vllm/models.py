@@ -1,4 +1,4 @@
-"""Random models made on the spot, and what an engine's parameters are to be, given a trainer's.
+"""Random models made on the spot, and the wanted parameters of an engine, given a trainer's.
 
 python models.py FOLDER: saves both models there, with a tokenizer of one token a character.
 """

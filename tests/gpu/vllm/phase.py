@@ -6,7 +6,7 @@
     sleeps     sleep levels 1 and 2 with rollring's memory backend
     times      versions of rollring and of ipc in turns
 
-Writes OUT/NAME.json: what was seen, and "error" where it was cut short.
+Writes OUT/NAME.json: the observations, and "error" where it was cut short.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What vLLM's workers tell of the weights that they serve: `--worker-extension-cls`."""
+"""The report of vLLM's workers on the weights that they serve: `--worker-extension-cls`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # its kernels are not carried
 }
-# What each server has beside the options of all: its port, its model and its backend.
+# Each server's own options beside the common ones: its port, its model and its backend.
 SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
     "rollring": (8101, "large", "rollring", []),
     "ipc": (8102, "large", "ipc", []),
@@ -64,7 +64,7 @@ def command(folder: Path, name: str) -> list[str]:
         "--worker-extension-cls=probe.Probe",
     ]
     if on_gpu():
-        # Servers start side by side, so none may measure what is free.
+        # Servers start side by side, so none may measure free memory.
         made += ["--gpu-memory-utilization=0.1", f"--kv-cache-memory-bytes={1 << 30}", *more]
     else:
         made += ["--dtype=float32", *[option for option in more if "sleep" not in option]]
@@ -100,7 +100,7 @@ class Server:
         return answer.json() if answer.content else None
 
     def call(self, method: str) -> Any:
-        """What the first worker says."""
+        """The first worker's answer."""
         return self.post("collective_rpc", method=method)["results"][0]
 
     def ask(self, prompt: Sequence[int], **how: Any) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def tree_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """In the place of the kernel that TRL fetches from the network: each run of queries sees the
+    """A stand-in for the kernel that TRL fetches from the network: each run of queries sees the
     keys of its own path.
     """
     query, key, value = query[0], key[0], value[0]

@@ -1,4 +1,4 @@
-"""In the place of a package that is not carried: vLLM imports it for speculative decoding."""
+"""A stub for a package that is not carried: vLLM imports it for speculative decoding."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""In the place of a package that is not carried: vLLM's ipc backend imports it at its head."""
+"""A stub for a package that is not carried: vLLM's ipc backend imports it at its head."""

@@ -1,4 +1,4 @@
-"""In the place of a package that is not carried: vLLM names its classes, for structured output."""
+"""A stub for a package that is not carried: vLLM names its classes, for structured output."""
 
 from __future__ import annotations
 
