@@ -1,5 +1,5 @@
 // Goal: producers wait before they open more groups than a stash wants, and never in the middle of
-// one; the places of who dies are written off.
+// one; the places of dead ones are written off.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -247,7 +247,7 @@ TEST_CASE("admission: a member behind a group that may not be opened does not st
 }
 
 TEST_CASE("admission: a batch is not cut short while a place that was given away is on its way") {
-    // Nothing that takes a second of a busy machine may decide: then what is ready ships.
+    // Work that takes a second of a busy machine must not decide: then ready groups ship.
     bool waited = false;
     for (int tried = 0; tried < 20 && !waited; tried++) {
         const TestRing ring({.lanes = 3, .lane_bytes = 1 << 20, .group_rows = 8});
@@ -329,7 +329,7 @@ TEST_CASE("admission: a place that is not needed is given back") {
     CHECK(send(producers[1], "new", 0, Deadline::now()) == Push::timed_out);
     CHECK_FALSE(producers[1].cancel_group(prompt(0), 0));  // another's
     CHECK_FALSE(producers[0].cancel_group(prompt(0), 1));
-    // Who waits is woken by it.
+    // It wakes a waiting producer.
     std::thread waits([&] { CHECK(send(producers[1], "new", 0, patience()) == Push::ok); });
     CHECK(producers[0].cancel_group(prompt(0), 0));
     waits.join();
@@ -363,7 +363,7 @@ TEST_CASE("admission: with its place a group gives back the room that was claime
     int opened = 0;
     while (opened < 100 && open(0, prompt(opened)) == Push::ok) opened++;
     REQUIRE(opened >= 1);
-    REQUIRE(opened < 100);  // bytes are what stops it, and not the number of groups
+    REQUIRE(opened < 100);  // bytes stop it, and not the number of groups
     CHECK(producers[0].problem().find("of the room") != std::string::npos);
     REQUIRE(open(1, "new") == Push::timed_out);
     for (int i = 0; i < 200; i++) {
@@ -374,7 +374,7 @@ TEST_CASE("admission: with its place a group gives back the room that was claime
         REQUIRE(open(0, prompt(0)) == Push::ok);
         REQUIRE(open(1, "new") == Push::timed_out);
     }
-    // What is sent afterwards counts against what was claimed for it.
+    // Records that are sent afterwards count against the claim for them.
     for (std::uint32_t member = 0; member < 2; member++) {
         REQUIRE(send(producers[0], prompt(0), member, Deadline::now()) == Push::ok);
     }
@@ -385,7 +385,7 @@ TEST_CASE("admission: with its place a group gives back the room that was claime
     CHECK(open(1, "newer") == Push::timed_out);
 }
 
-// It would be in the way of others while it is there, and who waits asks again and again.
+// It would be in the way of others while it is there, and a waiting producer asks again and again.
 TEST_CASE("admission: a claim that will not stand is not made") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10, .spill_bytes = 256 << 10});
     Producer producers[2] = {ring.producer(), ring.producer()};

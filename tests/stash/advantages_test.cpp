@@ -1,4 +1,4 @@
-// Goal: advantages are what the formula says, rounding is no signal, and nothing makes them NaN.
+// Goal: advantages follow the formula, rounding is not a signal, and nothing makes them NaN.
 #include <doctest/doctest.h>
 
 #include <cmath>

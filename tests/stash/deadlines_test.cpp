@@ -1,5 +1,5 @@
-// Goal: a group is decided at its deadline, whoever was the trainer in between and whatever came
-// late; and never before all has been read that could complete it.
+// Goal: a group is decided at its deadline, under any number of trainers in between and with any
+// late member; and never before all records have been read that could complete it.
 #include <doctest/doctest.h>
 
 #include <thread>

@@ -1,5 +1,5 @@
-// Goal: what a lease allows ends with it, and misuse is told and harms nothing: a second ack, a use
-// after the stash is gone, a step that goes back, anything in a forked child.
+// Goal: the rights of a lease end with it, and misuse is told and harms nothing: a second ack, a
+// use after the stash is gone, a step that goes back, anything in a forked child.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -178,7 +178,7 @@ TEST_CASE("lease: a discarded batch is gone for good, and its records count as d
         CHECK(account.dropped[static_cast<std::size_t>(DropReason::stale)].records == 2);
         CHECK((account.shipped.records == 0 && account.leased.records == 0));
         CHECK((account.groups_dropped == 1 && account.batches == 0 && account.conserved()));
-        CHECK(stash->last_acked_step() == -1);  // it was no step
+        CHECK(stash->last_acked_step() == -1);  // it was not a step
         send(producer, "a", 0);                 // the group is over: this one is late
         CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
         CHECK(stash->account().dropped[static_cast<std::size_t>(DropReason::late)].records == 1);
@@ -210,7 +210,7 @@ TEST_CASE("lease: a batch may outlive its stash") {
     CHECK(batch.sequences().empty());
     CHECK(batch.receipt().empty());
     CHECK(is(batch.ack(0), Errc::not_leased));
-    // The seat is free at once, and the group comes again.
+    // The seat is free at once, and the group is delivered again.
     const auto next = open_stash(ring, freshest_pair);
     Batch again;
     REQUIRE(next->next(again, patience()) == NextBatch::batch);
@@ -219,7 +219,7 @@ TEST_CASE("lease: a batch may outlive its stash") {
     CHECK(again.leased());
     REQUIRE(again.sequences().size() == 2);
     batch.nack();
-    // The lease keeps the memory: who reads too late reads something, and can know.
+    // The lease keeps the memory: a late reader reads something, and can know.
     CHECK(view[0] == 1);
     CHECK(again.ack(0).has_value());
     // Batches of one stash may be handed to another.

@@ -1,5 +1,5 @@
-// Goal: the bound on open groups counts what was opened before it, and, where the trainer says so,
-// not what the trainer holds.
+// Goal: the bound on open groups counts those that were opened before it, and, where the trainer
+// says so, not those that the trainer holds.
 #include <doctest/doctest.h>
 
 #include <thread>

@@ -9,7 +9,7 @@ namespace rollring::test {
 
 inline constexpr std::int64_t one_second = 1'000'000'000;
 
-// Sends records, and counts what is dropped.
+// Sends records, and counts dropped ones.
 class Bench {
   public:
     explicit Bench(const StashOptions& options, std::uint64_t records_max = ~std::uint64_t{0})

@@ -1,4 +1,4 @@
-// Damage in an overflow file: told, counted, and no dearer than what it hits.
+// Damage in an overflow file: told, counted, and no dearer than the records that it hits.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -111,7 +111,7 @@ TEST_CASE("overflow: a damaged frame costs what it leads to, and the records beh
         }
         CHECK(stash->stats().records == groups - lost);
         CHECK(stash->stats().quarantines == 0);
-        // The first one tells of it; what it gave up is released for good.
+        // The first one tells of it; records that it gave up are released for good.
         if (successor == 0) CHECK(torn >= 1);
         if (successor == 1) CHECK(torn == 0);
     }

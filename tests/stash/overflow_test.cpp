@@ -1,5 +1,5 @@
 // Goal: where memory is used up the spill goes on in a file, and loses there as little as in
-// memory: nothing, whoever dies, and whatever the disk refuses.
+// memory: nothing, with any process killed and any refusal of the disk.
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>
@@ -22,7 +22,8 @@ using namespace rollring::test;
 
 namespace {
 
-// The second member of the last group comes first: each producer waits for what only the other has.
+// The second member of the last group comes first: each producer waits for records that only the
+// other has.
 void send_members(const TestRing& ring, std::uint32_t member, int groups) {
     auto producer = ring.producer();
     for (int i = 0; i < groups; i++) {
@@ -169,7 +170,7 @@ TEST_CASE("overflow: ranks read their shares out of the file") {
     auto producer = ring.producer();
     open_groups(producer, *stash, 0, groups);
     producer.close();
-    // All but what the memory of both lanes and of the spill can hold.
+    // All but the capacity of both lanes' memory and of the spill's.
     REQUIRE(stat_of(ring).overflow_resident_bytes > groups * record_bytes - 768 * kib);
     std::thread rollouts([&] {
         auto seconds = ring.producer();

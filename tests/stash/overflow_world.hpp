@@ -1,5 +1,5 @@
 #pragma once
-// Rings whose spill goes on in a file of a folder of their own, and what fills it.
+// Rings whose spill goes on in a file of a folder of their own, and the records that fill it.
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Goal: a run does not stand still while each of its groups could fit (docs/progress.md), and what
-// cannot fit is refused at once, by name.
+// Goal: a run does not stand still while each of its groups could fit (docs/progress.md), and a
+// group that cannot fit is refused at once, by name.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -223,7 +223,7 @@ TEST_CASE("progress: where nothing can move it is told after a second, with the 
     auto stash = open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1)});
     std::thread rollouts([&] {
         auto producer = ring.producer();
-        // Never the second member: what one lane and the spill hold is soon full.
+        // Never the second member: one lane and the spill are soon full.
         for (int i = 0; i < 100; i++) {
             const Push pushed =
                 send_bytes(producer, "g" + std::to_string(i), 0, 10'000, patience());
@@ -294,7 +294,7 @@ TEST_CASE("progress: it is told, too, where one waits for room and others have n
     const Producer idle = ring.producer();
     std::thread rollouts([&] {
         auto producer = ring.producer();
-        // Short ones first, so that what the groups claim is far too little.
+        // Short ones first, so that the groups' claims are far too small.
         for (const std::uint32_t member : {0U, 1U}) {
             for (int i = 0; i < 20; i++) {
                 const Push pushed = send_bytes(producer, "g" + std::to_string(i), member,

@@ -179,7 +179,7 @@ TEST_CASE("stash: a retry replaces before shipping and is refused after") {
 
 namespace {
 
-// Members 0 to 3, of which 1 has a reward that is no number.
+// Members 0 to 3, of which 1 has a reward that is not a number.
 StashOptions four_and(BadReward policy) {
     return {.group_size = 4, .bad_reward = policy, .batch = BatchTarget::groups(1)};
 }
@@ -280,7 +280,7 @@ TEST_CASE("stash: rewards that are there and equal have no variance, whoever has
     bench.send(1, 1, 1.0);
     bench.send(1, 2, 1.0);
     CHECK(bench.dropped(DropReason::zero_variance) == 3);
-    // Where nobody has one there is nothing to compare.
+    // Without any reward there is nothing to compare.
     for (const std::uint32_t repetition : {0, 1, 2}) {
         without.key = {2, 0};
         without.repetition_id = repetition;
@@ -311,7 +311,7 @@ TEST_CASE("stash: a group that claims the most it may neither wraps nor takes ti
         bench.send(size, size - 1, 0, size);
         CHECK(!bench.cut());  // size + extra is not 2
     }
-    // Nearly all of its members are there: nobody goes through them for each repetition.
+    // Nearly all of its members are there: the stash does not go through them for each repetition.
     for (std::uint32_t repetition = 1; repetition < 20'000; repetition++) {
         bench.send(most, repetition, 0, most);
     }

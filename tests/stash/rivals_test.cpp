@@ -1,5 +1,6 @@
-// Goal: what a producer left half sent does not stand in the way of who sends it again, and the two
-// never make one member together. And: a group that no acknowledgement can hold is never leased.
+// Goal: a producer's half-sent member does not block the way of another that sends it again, and
+// the two never make one member together. And: a group that no acknowledgement can hold is never
+// leased.
 #include <doctest/doctest.h>
 
 #include "machine_bench.hpp"
@@ -25,7 +26,7 @@ Arrival subsequence(std::uint16_t index, bool last, std::uint32_t lane, std::uin
 
 const StashOptions pairs{.group_size = 2, .batch = BatchTarget::groups(1)};
 
-// Records of the first member of the batch, in order; they count up with what was sent.
+// Records of the first member of the batch, in order; they count up with the sent ones.
 std::vector<std::uint32_t> first_member(Bench& bench) {
     std::vector<std::uint32_t> records;
     bench.send(1, 1);

@@ -1,5 +1,5 @@
 #pragma once
-// A stash that has read what a predecessor left, for tests of who may open a group.
+// A stash that has read a predecessor's records, for tests of the permission to open a group.
 
 #include <doctest/doctest.h>
 
@@ -29,7 +29,7 @@ inline std::unique_ptr<Stash> open_settled(const TestRing& ring, const StashOpti
     auto opened = Stash::open(ring.name(), options);
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
     auto stash = std::move(*opened);
-    Batch batch;  // reads what a predecessor left, so that its groups are counted
+    Batch batch;  // reads a predecessor's records, so that its groups are counted
     REQUIRE(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
     return stash;
 }

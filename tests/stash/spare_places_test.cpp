@@ -1,5 +1,5 @@
 // Goal: where records are handed on from ring to ring, producers of the first one open groups
-// within what its consumer has, and its consumer has places of the second one before they ask.
+// within its consumer's places, and its consumer has places of the second one before they ask.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -60,7 +60,7 @@ TEST_CASE("places: a group counts until its first record is released") {
     CHECK(send(second, 3) == Push::timed_out);
     CHECK(second.cancel_group(prompt(1), 0));
     CHECK(send(second, 3) == Push::ok);
-    // Fewer than are in use: nobody opens another one, and those that are open go on.
+    // Fewer than are in use: no producer opens another one, and those that are open go on.
     RelayConsumer::bound_groups(consumer, 0);
     CHECK(send(first, 4) == Push::timed_out);
     CHECK(send(second, 3, 1) == Push::ok);

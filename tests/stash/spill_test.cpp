@@ -1,5 +1,5 @@
-// Goal: groups that stay incomplete neither stall producers nor grow memory, and nothing of what
-// was moved for them is lost or doubled when the trainer comes back.
+// Goal: groups that stay incomplete neither stall producers nor grow memory, and no record that was
+// moved for them is lost or doubled when the trainer comes back.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -159,7 +159,7 @@ TEST_CASE("straggler: a successor reads a long spill again before it puts more t
         }
         for (int i = 0; i < 100; i++) send(producer, "straggler" + std::to_string(i), 1);
     });
-    for (int i = 0; i < 60 + 100 + 4; i++) {  // and what was ready before
+    for (int i = 0; i < 60 + 100 + 4; i++) {  // and the groups that were ready before
         Batch batch;
         REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         check_pairs(batch, seen);

@@ -210,7 +210,7 @@ TEST_CASE(
     train(0);
     send_groups(first, "e");
     train(1);
-    send_reward(first, "a0", 0, 0);  // four late ones of sixteen are no collision
+    send_reward(first, "a0", 0, 0);  // four late ones of sixteen are not a collision
     send_reward(first, "a0", 1, 0);
     send_reward(first, "a1", 0, 0);
     send_reward(first, "a1", 1, 0);

@@ -1,4 +1,4 @@
-// Goal: members that nobody has numbered are members of their own: none is taken for another.
+// Goal: members without a number are members of their own: none is taken for another.
 #include <doctest/doctest.h>
 
 #include <string>

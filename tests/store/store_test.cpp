@@ -1,5 +1,5 @@
-// Goal: what is put into a store can be read and cleared by any process, by where it lies; nobody's
-// death takes it away, keeps it for ever, or makes other bytes of it.
+// Goal: any process can read and clear the values of a store, by their location; no death takes a
+// value away, keeps it for ever, or makes other bytes of it.
 #include "rollring/extras/store.hpp"
 
 #include <doctest/doctest.h>
@@ -33,7 +33,7 @@ TEST_CASE("store: what one process puts another reads and a third clears") {
           }) == 0);
     CHECK(failed_with(look(store, *at), Errc::not_stored));
     CHECK(failed_with(store.read(*at, {}), Errc::not_stored));
-    CHECK(clear(store, *at));  // what is not there is passed over
+    CHECK(clear(store, *at));  // a missing value is passed over
     CHECK(store.stat().values == 0);
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("store: a full one says so, by name, and goes on when something is cle
     CHECK(all.size() == 40);  // all lanes are used by one process
     CHECK(store.stat().lanes_taken == 8);
     CHECK(reads(store, all.back(), row));
-    // The two that were put first in a lane: a line of what comes free stays free.
+    // The two that were put first in a lane: a line of the freed memory stays free.
     REQUIRE(clear(store, all[0]));
     REQUIRE(clear(store, all[1]));
     CHECK(put(store, row).has_value());
@@ -316,7 +316,7 @@ TEST_CASE("store: its ring is no trainer's, and a trainer's ring is no store") {
     const auto ids = numbers(7, 500);
     const auto at = put(*store, ids);
     REQUIRE(at.has_value());
-    store.reset();  // nobody has the seat now
+    store.reset();  // the seat is free now
     for (const std::string& ring : {world.name, world.name + ".clears"}) {
         CHECK(failed_with(Consumer::open(ring, {.attach_timeout = {}}), Errc::invalid_argument));
         CHECK(failed_with(Stash::open(ring, StashOptions{}, {.attach_timeout = {}}),

@@ -1,5 +1,5 @@
 #pragma once
-// A store for tests, gone at the end, and what is done with it in a line.
+// A store for tests, gone at the end, and its calls in a line each.
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ inline bool clear(Store& store, Location at) {
     return store.clear({&at, 1}, patience()).has_value();
 }
 
-// Waits for what another process, or the keeper's thread, is about to do.
+// Waits for the next step of another process, or of the keeper's thread.
 template <class Condition>
 bool comes(Condition condition) {
     for (const Deadline end = patience(); !end.passed();) {

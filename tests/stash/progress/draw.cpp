@@ -1,4 +1,4 @@
-// What kind of world a seed makes.
+// The world that a seed makes.
 
 #include "round_up.hpp"
 #include "world.hpp"
@@ -59,7 +59,8 @@ void World::draw_spill() {
     const std::uint64_t claim = (options_.group_size + options_.extra) * record;
     const std::uint64_t kept = 4 * (record + 64);
     const std::uint64_t least = std::max(claim + kept, (4 * claim + 2) / 3);
-    // Where claims are too low, or nobody chooses, it is promised for as much as is ever sent.
+    // Where claims are too low, or producers do not choose, it is promised for as much as is ever
+    // sent.
     const bool chosen = choice_ == Choice::willing && known_ == Known::declared;
     promised_ = chosen || chance(0.3);
     if (chosen ? chance(0.03) : promised_) return;

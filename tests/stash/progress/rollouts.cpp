@@ -1,4 +1,4 @@
-// What producers do in their turn.
+// The turn of a producer.
 
 #include "world.hpp"
 
@@ -11,7 +11,7 @@ bool World::open_producer(Rollouts& one) {
         return false;
     }
     one.producer.emplace(std::move(*opened));
-    // Whose claim does not stand pauses for a time by its pid: here nobody else moves
+    // A producer whose claim does not stand pauses for a time by its pid: here no other moves
     // meanwhile.
     poke(owner(one.producer->lane()).pid, 7U);
     move();

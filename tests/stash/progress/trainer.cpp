@@ -1,4 +1,4 @@
-// What the trainer does in its turn, and what must hold for what it gets.
+// The turn of the trainer, and the invariants of its batches.
 
 #include "world.hpp"
 
@@ -100,7 +100,7 @@ void World::restart() {
 }
 
 void World::check_end() {
-    for (int i = 0; i < 1000; i++) {  // what came late is read and dropped
+    for (int i = 0; i < 1000; i++) {  // late records are read and dropped
         auto batch = std::make_unique<Batch>();
         clock_ns += ms;
         if (stash_->next(*batch, Deadline::now()) == NextBatch::batch) {

@@ -1,4 +1,4 @@
-// Who takes the next turn, and whether anything has moved.
+// The order of turns, and whether anything has moved.
 
 #include "world.hpp"
 
