@@ -32,7 +32,7 @@ RingOptions stress_ring(const Options& options) {
             .group_rows = 4096};
 }
 
-// What brings the run forward, of each role.
+// The words that bring the run forward, of each role.
 bool is_success(Kind kind) {
     return kind == Kind::pushed || kind == Kind::acked || kind == Kind::committed ||
            kind == Kind::live || kind == Kind::resumed || kind == Kind::opened;
@@ -88,7 +88,8 @@ Driver::Process& Driver::find(Role role) {
     return *std::ranges::find(processes_, role, &Process::role);
 }
 
-// Everything that is in the pipe now, and not what others add meanwhile: that has no end.
+// Everything that is in the pipe now, and not the words that others add meanwhile: those have no
+// end.
 void Driver::drain() {
     static_assert(sizeof(Head) % 8 == 0);
     int there = 0;
@@ -221,7 +222,7 @@ void Driver::run() {
     finish();
 }
 
-// What all of them take together must not grow.
+// The memory of all of them together must not grow.
 void Driver::look_at_shm() {
     struct statvfs space{};
     if (!private_shm_ || statvfs("/dev/shm", &space) != 0) return;

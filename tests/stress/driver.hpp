@@ -1,5 +1,6 @@
 #pragma once
-// Starts all processes, kills and stops them, fills what can be full, and feeds the oracle.
+// Starts all processes, kills and stops them, fills every medium that can be full, and feeds the
+// oracle.
 
 #include <sys/types.h>
 
@@ -45,7 +46,7 @@ struct DriverCounts {
     std::array<std::uint64_t, roles> stops{};
     std::array<std::uint64_t, roles> starts{};
     std::uint64_t armed = 0;  // starts with a fault point to strike itself at
-    // Of what happened at fault points: kill, stop or exit; then how often at which point.
+    // Of the strikes at fault points: kill, stop or exit; then the count of each point.
     std::map<std::string, std::map<std::string, std::uint64_t>> at_points;
     std::array<std::int64_t, roles> silence_ns{};  // longest time between two words of a survivor
     std::array<std::int64_t, roles> pause_ns{};    // and between two successes

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every FAULT_POINT of the library's sources, with the file it stands in, as a C++ table.
+"""Every FAULT_POINT of the library's sources, with its file, as a C++ table.
 
 fault_names.py SOURCE_ROOT OUTPUT DEPFILE
 

@@ -19,8 +19,8 @@ constexpr auto all_points = std::to_array<FaultPoint>({
     {"", ""},  // an array has at least one
 });
 
-// Whose code it is. Rings are made and removed by the driver: those points are nobody's here. Nor
-// does the hostile producer strike itself: each of its lives costs a lane for a while.
+// Whose code it is. Rings are made and removed by the driver: those points belong to no role here.
+// Nor does the hostile producer strike itself: each of its lives costs a lane for a while.
 bool passes(Role role, std::string_view file) {
     static constexpr std::pair<Role, std::string_view> owners[] = {
         {Role::producer, "producer/"},

@@ -1,4 +1,5 @@
-// What can be full: the ring, while the trainer is stopped, and /dev/shm, if it is our own.
+// The media that can be full: the ring, while the trainer is stopped, and /dev/shm, if it is our
+// own.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -105,7 +106,8 @@ void Driver::fill_ring() {
     counts_.ring_fills++;
 }
 
-// Who starts meanwhile comes up with what is reserved already, or is told; nobody gets a signal.
+// A process that starts meanwhile comes up with the reserved memory, or is told; none gets a
+// signal.
 void Driver::fill_shm() {
     std::uint64_t refusals = 0;
     {
@@ -125,7 +127,7 @@ void Driver::fill_shm() {
         });
         for (const Process& process : processes_) refusals += process.refusals;
     }
-    progress_.producer_died();  // the spill had to do with what it had
+    progress_.producer_died();  // the spill had to do with its memory
     counts_.shm_refusals += refusals;
     counts_.shm_fills++;
     const std::uint64_t checked = oracle_.counts().groups_checked;

@@ -1,4 +1,4 @@
-// The end of a run, in good order, and what it looks like meanwhile.
+// The end of a run, in good order, and its state meanwhile.
 
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ void Driver::finish() {
     for (Process& process : processes_) {
         if (process.resume_ns != 0) resume(process);
     }
-    // Who takes over must be able to. Some may strike themselves still, to the very end.
+    // A successor must be able to take over. Some may strike themselves still, to the very end.
     wait_for("everyone to speak once more", [&] {
         return std::ranges::all_of(
             processes_, [](const Process& process) { return process.runs() && process.words > 0; });

@@ -1,5 +1,5 @@
-// Heavy load by turns, and the look whether anything moves: nobody dies then but trainers, at the
-// beginning. What producers leave behind holds memory until it is due, so that nothing need move.
+// Heavy load by turns, and the look whether anything moves: only trainers die then, at the
+// beginning. The leftovers of producers hold memory until they are due, so that nothing need move.
 
 #include <cstring>
 
@@ -10,12 +10,12 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t first_turn_ns = 4000 * ms;  // nobody has died yet
+constexpr std::int64_t first_turn_ns = 4000 * ms;  // no process has died yet
 constexpr std::int64_t turn_ns = 5500 * ms;
 constexpr std::int64_t between_ns = 12'000 * ms;
 constexpr std::int64_t restarts_ns = 600 * ms;  // of trainers, from the beginning of a turn
-// Afterwards, until a stash has forgotten how long records were: what dies then would be taken to
-// hold as much, until it is due.
+// Afterwards, until a stash has forgotten how long records were: a dead producer would be taken to
+// hold as much, until its groups are due.
 constexpr std::uint64_t light_records = 4000;
 
 }  // namespace
@@ -47,7 +47,7 @@ bool Driver::spares_producers() const {
     return !ending_ && (is_heavy() || oracle_.counts().pushed < light_from_);
 }
 
-// Both ends of the weight channel are no part of it.
+// Both ends of the weight channel are not a part of it.
 bool Driver::lives_on(Role role) const {
     return spares_producers() && role != Role::publisher && role != Role::subscriber;
 }
@@ -58,8 +58,8 @@ bool Driver::spared(Role role) {
     return dice_.below(8) != 0;
 }
 
-// Before there is a stash nobody is asked whether a group may be opened, so that nothing is
-// promised of those.
+// Before there is a stash, groups are opened without permission, so that nothing is promised of
+// those.
 bool Driver::stays_away(Role role) const {
     return (role == Role::hostile && spares_producers()) ||
            (role == Role::producer && !stash_was_there_);

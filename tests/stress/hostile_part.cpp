@@ -1,4 +1,4 @@
-// A producer that damages what it may write: the frames of its own lane and its own page. It must
+// A producer that damages its writable memory: the frames of its own lane and its own page. It must
 // be put in quarantine, alone.
 
 #include <cstring>

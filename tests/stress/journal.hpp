@@ -1,7 +1,7 @@
 #pragma once
-// What processes write down for the oracle: one pipe for all of them. An entry is one write of at
-// most PIPE_BUF bytes, so it is there whole or not at all, whoever is killed; and since all share
-// the pipe, what caused something stands before it.
+// The words that processes write down for the oracle: one pipe for all of them. An entry is one
+// write of at most PIPE_BUF bytes, so it is there whole or not at all, with any process killed; and
+// since all share the pipe, a cause precedes its effects.
 
 #include <atomic>
 #include <cstddef>
@@ -35,7 +35,7 @@ enum class Kind : std::uint32_t {
     failure,  // Head, then why this process gives up
 };
 
-// What a producer waits for: room for a record of a group that is open, or to open one.
+// The aim of a producer's wait: room for a record of a group that is open, or to open one.
 enum class Waits : std::uint32_t { none, for_room, for_place };
 
 struct Head {
@@ -100,8 +100,8 @@ class Journal {
     std::vector<std::byte> buffer_;
 };
 
-// When a group is dropped that is not whole: its producer was killed, and another one might still
-// send what is missing.
+// The age at which an incomplete group is dropped: its producer was killed, and another one might
+// still send the missing member.
 constexpr std::int64_t group_deadline_ns = 2'000'000'000;
 // After that, while trainers are at work. Most of them live too short to read all that there is.
 constexpr std::int64_t deadline_margin_ns = 2'000'000'000;
@@ -111,16 +111,16 @@ constexpr std::uint64_t stress_lane_bytes = 128 << 10;
 constexpr std::uint64_t stress_spill_bytes = 8 << 20;
 constexpr std::uint64_t token_bytes = 8;  // of a record's, with its logprob
 
-// What processes are told to do, in memory that all share.
+// The orders of processes, in memory that all share.
 struct Board {
-    std::atomic<std::uint32_t> producers_end;  // finish what is open and close
+    std::atomic<std::uint32_t> producers_end;  // finish open groups and close
     std::atomic<std::uint32_t> trainer_ends;   // all producers have gone: take the rest
     std::atomic<std::uint32_t> weights_end;
     // Records up to a lane's capacity, groups up to the room that there is for them.
     std::atomic<std::uint32_t> heavy;
 };
 
-// What a process of the run is given besides its journal.
+// The arguments of a process of the run besides its journal.
 struct Part {
     std::string_view ring;
     std::uint64_t seed = 0;
@@ -133,7 +133,7 @@ std::uint64_t content_digest(const Meta& meta, std::span<const std::int32_t> tok
                              std::span<const float> logprobs);
 
 std::string prompt_of(std::uint64_t life);
-std::uint64_t life_of(std::string_view prompt);  // 0: nobody's
+std::uint64_t life_of(std::string_view prompt);  // 0: no producer's
 
 int producer_part(const Part& part, Journal& journal);
 int hostile_part(const Part& part, Journal& journal);

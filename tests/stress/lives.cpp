@@ -85,8 +85,8 @@ void Driver::collect_ended(Process& process) {
     counts_.ended += process.role == Role::producer ? 1 : 0;
 }
 
-// Somebody says that this life is over. It may have struck itself, and we have not looked yet: its
-// locks are gone a moment before it has ended.
+// Another process says that this life is over. It may have struck itself, and we have not looked
+// yet: its locks are gone a moment before it has ended.
 void Driver::collect_if_struck(std::uint64_t life) {
     if (life >= by_life_.size()) return;
     Process& process = processes_[by_life_[life]];

@@ -228,7 +228,7 @@ void Oracle::resumed(std::int64_t step) {
     pending_ = false;
 }
 
-// What a producer left in its lane can be damaged by the lane's next holder, if that is hostile.
+// A producer's leftovers in its lane can be damaged by the lane's next holder, if that is hostile.
 bool Oracle::exposed(std::uint64_t life) const {
     const auto held = holders_.find(static_cast<std::uint32_t>(lives_[life].lane));
     if (held == holders_.end()) return false;
@@ -256,7 +256,7 @@ void Oracle::check_exposed(const Shipped& shipped, std::span<const Piece> pieces
 }
 
 // A record whose visit was damaged names another group, which may be over long since; the same
-// records once more are nobody's damage.
+// records once more are not damage.
 bool Oracle::were_acked(std::uint64_t id, std::span<const Piece> pieces) const {
     const auto found = acked_digests_.find(id);
     return found != acked_digests_.end() && std::ranges::all_of(pieces, [&](const Piece& piece) {

@@ -1,17 +1,16 @@
 #pragma once
-// Judges the promises from outside, by what the journal says alone. Throws Failure at the first
-// one that is broken.
+// Judges the promises from outside, by the journal alone. Throws Failure at the first one that is
+// broken.
 //
 //   P1 a group that was pushed whole is acknowledged, unless a member of it failed, or it took so
 //      long that the policy may have dropped it
-//   P2 nobody who lives is taken for dead (silence: see the driver)
-//   P3 a group is acknowledged once; an acknowledgement that was cut short is all or nothing
+//   P2 no living process is taken for dead (silence: see the driver)
+//   P3 a group is acknowledged once; an acknowledgement that was cut short is atomic
 //   P5 (each trainer judges its account)
 //   P6 members of one key only, all of them, each with the bytes that were pushed
-//   P1 a group that is not complete is shipped or dropped at its deadline, however often the
-//   trainer
-//      is restarted in between
-//   P7 nobody but the hostile producer is put in quarantine
+//   P1 a group that is not complete is shipped or dropped at its deadline, with any number of
+//      trainers in between
+//   P7 only the hostile producer is put in quarantine
 //   P8 a record carries a version that was committed, and not an older one than when it was pushed
 //   P9 something moves while it could (progress.hpp)
 

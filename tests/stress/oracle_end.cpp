@@ -1,4 +1,4 @@
-// The oracle on weights, and on what is left when all have ended.
+// The oracle on weights, and on the leftovers when all have ended.
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ void Oracle::live(Life& life, std::int64_t version, bool whole) {
 
 // --- deadlines -----------------------------------------------------------------------------------
 
-// What passes between two words of one life is work, unless it was stopped meanwhile.
+// The time between two words of one life is work, unless it was stopped meanwhile.
 void Oracle::note_trainer(const Head& head) {
     constexpr std::int64_t longest_step_ns = 50'000'000;
     const bool worked = head.life == trainer_said_.life && head.kind != Kind::refused;
@@ -38,7 +38,7 @@ void Oracle::note_trainer(const Head& head) {
     trainer_said_ = head;
 }
 
-// By our own clock: what a trainer says of a group's age is what it knows of its predecessors.
+// By our own clock: a trainer knows a group's age only as far as its predecessors told it.
 void Oracle::still_open(std::span<const GroupStat> groups) {
     const std::int64_t now = monotonic_ns();
     for (const GroupStat& group : groups) {

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t open_at_once = 5;
 constexpr std::int64_t step_ms = 50;  // of a wait, after which we say that we are alive
 constexpr std::uint64_t frame_bytes = 64;
-constexpr std::uint64_t header_bytes = (1 << 10) - frame_bytes;  // and what else it has, at most
+constexpr std::uint64_t header_bytes = (1 << 10) - frame_bytes;  // and its other parts, at most
 
 struct Item {
     std::uint32_t repetition;
@@ -39,8 +39,8 @@ std::uint64_t tokens_of(std::uint64_t bytes) {
     return (bytes - frame_bytes - header_bytes) / token_bytes;
 }
 
-// Its records take between four fifths and all of a lane, and together most of what the spill may
-// hold: a quarter of it stays free, or room for four of the longest.
+// Its records take between four fifths and all of a lane, and together most of the spill's
+// capacity: a quarter of it stays free, or room for four of the longest.
 Group make_large_group(Dice& dice, std::uint64_t visit) {
     constexpr std::uint64_t room_bytes = stress_spill_bytes / 4 * 3;
     const std::uint64_t record_bytes = stress_lane_bytes * (80 + dice.below(21)) / 100;
@@ -162,8 +162,8 @@ class Rollouts {
         return producer_->open_group(prompt_, group.visit, deadline, plan_of(group));
     }
 
-    // Any that may be sent. It waits only where it has no other: what it holds back others may wait
-    // for.
+    // Any that may be sent. It waits only where it has no other: others may wait for a group that
+    // it holds back.
     Group& choose() {
         const std::size_t first = dice_.below(groups_.size());
         for (std::size_t i = 0; i < groups_.size(); i++) {

@@ -1,7 +1,7 @@
 #pragma once
 // Progress is a promise, too (P9): while a trainer looks and producers have something to send,
-// something moves. Judged by what the processes say of themselves, not by the clock alone: on a
-// loaded machine a second may pass in which nobody had a CPU.
+// something moves. Judged by the words of the processes themselves, not by the clock alone: on a
+// loaded machine a second may pass in which none of them had a CPU.
 
 #include <cstdint>
 #include <map>
@@ -19,14 +19,14 @@ class Progress {
 
     // The trainer was killed, stopped, or let go on; or /dev/shm was full: all waits begin anew.
     void disturb();
-    // Whoever it was, it waits no longer.
+    // This producer waits no longer.
     void forget(std::uint64_t life) { producers_.erase(life); }
     // So was this producer: its own wait begins anew.
     void disturb(std::uint64_t life);
-    // A producer was killed: what it left may hold all memory until its groups are due.
+    // A producer was killed: its leftovers may hold all memory until its groups are due.
     void producer_died();
 
-    // Who waits for what, if that is too long; else empty.
+    // The producer and the aim of its wait, if that is too long; else empty.
     [[nodiscard]] std::string stalled(std::int64_t now_ns);
 
     [[nodiscard]] std::int64_t longest_ns() const { return longest_ns_; }

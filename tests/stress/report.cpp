@@ -47,7 +47,7 @@ Json at_points(const DriverCounts& did, const std::string& action) {
     return found == did.at_points.end() ? Json::object() : Json(found->second);
 }
 
-// Points that some role passes, and nobody was struck at.
+// Points that some role passes, and at which none was struck.
 Json points_left(const DriverCounts& did) {
     if (!has_fault_points()) return nullptr;
     std::set<std::string> left;

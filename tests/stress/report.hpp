@@ -1,5 +1,5 @@
 #pragma once
-// What a run did and saw, for programs and for people.
+// The actions and observations of a run, for programs and for people.
 
 #include <nlohmann/json.hpp>
 #include <string>

@@ -1,5 +1,5 @@
-// A trainer: reads every byte of every batch, and says before and after each acknowledgement what
-// is in it.
+// A trainer: reads every byte of every batch, and tells the content of each acknowledgement before
+// and after it.
 
 #include <memory>
 #include <utility>

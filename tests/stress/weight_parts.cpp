@@ -14,7 +14,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t patience_ms = 100;  // of a stage, before whoever is late is expelled
+constexpr std::int64_t patience_ms = 100;  // of a stage, before late engines are expelled
 constexpr std::uint32_t engines_max = 16;
 
 std::string engine(std::uint32_t index) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a consumer sees of many producer processes, held against what they say they did.
+// A consumer's view of many producer processes, compared with their own words.
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 #pragma once
-// A ring for one test: a name nobody else uses, removed at the end whatever happened.
+// A ring for one test: with a unique name, always removed at the end.
 
 #include <doctest/doctest.h>
 
@@ -31,7 +31,7 @@ class TestRing : public ScratchRing {
     }
 };
 
-// A record of so many tokens, each of which is the repetition ID.
+// A record of `tokens` tokens, each of which is the repetition ID.
 struct Sent {
     std::string prompt = "prompt";
     std::uint32_t repetition = 0;
