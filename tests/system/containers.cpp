@@ -32,7 +32,8 @@ bool mount_memory(const char* path, const char* option) {
     return mount("tmpfs", path, "tmpfs", 0, option) == 0;
 }
 
-// A byte from one container to the other, for the order of a test; no part of what they share.
+// A byte from one container to the other, for the order of a test; not a part of their shared
+// memory.
 class Signal {
   public:
     Signal() { require(pipe(ends_) == 0, "pipe"); }
@@ -102,7 +103,7 @@ int consume(const Signal& go, const Signal& end) {
     require(consumer.wait(record, patience()) == Poll::record, "nothing arrives");
     Load::verify(record);
     consumer.release(record.ref);
-    for (int look = 0; look < 20; look++) {  // each wait ends in a look at who is alive
+    for (int look = 0; look < 20; look++) {  // each wait ends in a look for the living
         require(consumer.wait(record, Deadline::after_ms(5)) == Poll::timed_out, "a record");
         require(consumer.stats().producers_died == 0, "a living producer was taken for dead");
     }

@@ -23,8 +23,8 @@ constexpr std::uint32_t racers = 8;
 
 struct Racer {
     std::atomic<std::uint32_t> won;
-    std::atomic<std::uint64_t> made_id;      // ring_id of what it made
-    std::atomic<std::uint64_t> attached_id;  // and of what it attached to
+    std::atomic<std::uint64_t> made_id;      // ring_id of the ring that it made
+    std::atomic<std::uint64_t> attached_id;  // and of the one that it attached to
     std::atomic<std::uint64_t> pushed;
 };
 struct Board {

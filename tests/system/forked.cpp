@@ -282,7 +282,7 @@ const std::set<std::string> values{
     "GroupStat", "Schema", "Sequences",   "Split",   "StashAccount", "TrajectoryView", "detail"};
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
-// What makes objects, moves them or ends them.
+// The calls that make objects, move them or end them.
 const std::set<std::string> makers{"open",   "attach",    "published", "create",
                                    "remove", "operator=", "operator",  "clear"};
 

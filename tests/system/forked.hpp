@@ -51,7 +51,7 @@ inline void try_in_child(const Calls& calls) {
     require(failures == 0, "every call in a forked child is refused, or does nothing");
 }
 
-// What only tells what the object knows may be called, and changes nothing.
+// A call that only tells the object's state is allowed, and changes nothing.
 template <class Tell>
 std::function<bool()> tells(Tell tell) {
     return [tell] {

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-LOOKS_PER_S = 20 * 2  # one lane, twice what is allowed, for the clock of a loaded machine
+LOOKS_PER_S = 20 * 2  # one lane, twice the limit, for the clock of a loaded machine
 PAUSES_PER_S = 200
 
 

@@ -22,8 +22,8 @@ inline pid_t start_stepped(const std::function<int()>& body) {
 }
 
 // Kills the process, which has stopped itself, at the store number `at` into the bytes, from 1 on.
-// False if it ended, or stopped itself again, before. `between` runs now and then, for what the
-// process waits for.
+// False if it ended, or stopped itself again, before. `between` runs now and then, for the
+// conditions that the process waits for.
 inline bool kill_at_store(pid_t pid, std::span<const std::byte> bytes, int at,
                           const std::function<void()>& between) {
     int status = 0;

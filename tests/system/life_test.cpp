@@ -1,4 +1,4 @@
-// Who is alive: forks, zombies, descriptors that were passed on.
+// The signs of life: forks, zombies, descriptors that were passed on.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
@@ -124,7 +124,7 @@ TEST_CASE("life: a zombie is dead, a consumer's seat too") {
     });
     siginfo_t info{};
     REQUIRE(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
-    auto consumer = ring.consumer();  // nobody has collected it
+    auto consumer = ring.consumer();  // it is not collected
     const Event event = next_end(consumer);
     CHECK(event.kind == Event::Kind::producer_died);
     CHECK(event.producer == "zombie");
@@ -156,7 +156,7 @@ TEST_CASE("life: a descriptor that was passed on does not share its sender's lif
     CHECK_FALSE(alive(segment->fd(), LifeByte::lane(3)));
 }
 
-// The lock is the segment's and close-on-exec: what runs next under this pid is not the producer.
+// The lock is the segment's and close-on-exec: the next program under this pid is not the producer.
 TEST_CASE("life: a producer that becomes another program is dead, though its pid lives") {
     const TestRing ring({.lanes = 2, .lane_bytes = 64 << 10});
     auto consumer = ring.consumer();
@@ -250,7 +250,7 @@ TEST_CASE("life: a forked child's reservation and consumer write nothing") {
     }
 }
 
-// Between the open file and its place in the table of what a forked child closes.
+// Between the open file and its place in the table of descriptors that a forked child closes.
 TEST_CASE("life: a byte that is taken while another thread forks is not the child's, too") {
     const TestRing ring;
     const auto segment = Segment::attach(ring.name(), patience());

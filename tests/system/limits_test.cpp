@@ -1,5 +1,5 @@
-// What the system refuses is an error with a name, never a signal; and what it lets others do to
-// our name in /dev/shm is noticed.
+// A refusal of the system is an error with a name, never a signal; and changes that it lets others
+// make to our name in /dev/shm are noticed.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -228,7 +228,7 @@ TEST_CASE("limits: 16 descriptors, every entry point") {
             note(Stash::open(ring.name(), {}, {.attach_timeout = {}}));
             // UBSan needs a pipe of its own to check the type of the publisher's thread.
             if (!sanitized) note(Publisher::create(ring.name(), {&tensor, 1}));
-            // What keeps a creator from locking keeps it from clearing up: so would its death.
+            // The same cause keeps a creator from locking and from clearing up: so would its death.
             for (const int fd : others) close(fd);
             const RingDiagnosis left = diagnose_ring(fresh);
             if (left.health == RingHealth::unfinished) {

@@ -1,5 +1,5 @@
-// What needs namespaces, and so root: a small /dev/shm, and producers in another PID namespace.
-// Skipped (exit 77) where that is not permitted.
+// Tests that need namespaces, and so root: a small /dev/shm, and producers in another PID
+// namespace. Skipped (exit 77) where that is not permitted.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -52,8 +52,8 @@ void use_all(Producer& producer, Consumer& consumer) {
     }
 }
 
-// What docker gives: 64 MB. A ring whose sizes nobody gave serves four producers and a trainer
-// there; two lanes of 40 MiB do not fit together.
+// Docker's default: 64 MB. A ring of default sizes serves four producers and a trainer there; two
+// lanes of 40 MiB do not fit together.
 int docker_default() {
     if (!small_shm("size=64m")) return skipped;
     require_remedy(create_ring("large", {.lane_bytes = 64 * mib}),
@@ -151,7 +151,7 @@ int other_pid_namespace() {
     require(consumer->wait(record, patience()) == Poll::record, "nothing arrives");
     Load::verify(record);
     consumer->release(record.ref);
-    for (int look = 0; look < 20; look++) {  // each wait ends in a look at who is alive
+    for (int look = 0; look < 20; look++) {  // each wait ends in a look for the living
         require(consumer->wait(record, Deadline::after_ms(5)) == Poll::timed_out, "a record");
         const auto stat = stat_ring(ring.name());
         require(stat.has_value() && stat->lanes.at(0).alive && stat->lanes[0].pid == 1,

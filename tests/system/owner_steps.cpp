@@ -1,6 +1,6 @@
 // A producer is killed at every store into its lane's owner page, one after another, found by
-// single steps (ptrace): in open(), close() and push(). What its successors and neighbours then get
-// must be what the options promise.
+// single steps (ptrace): in open(), close() and push(). Its successors and neighbors must then find
+// the state that the options promise.
 //
 //   keep_for      a death between any two stores of open() or close() leaves the lane to the
 //                 successor with the same words, which learns what was sent
@@ -66,7 +66,7 @@ void drain(Consumer& consumer) {
     for (const RecordRef& record : read_all(consumer)) consumer.release(record);
 }
 
-// What a kept lane's first producer has left: one record that was shown, and one that was not.
+// The records that a kept lane's first producer has left: one that was shown, and one that was not.
 struct Left {
     std::uint32_t lane;
     std::uint64_t sent;
@@ -152,7 +152,8 @@ bool close_killed_at(int at) {
     return true;
 }
 
-// Another producer counts what is there after the death. Nothing is released meanwhile.
+// Another producer counts the records that are there after the death. Nothing is released
+// meanwhile.
 bool push_killed_at(int at) {
     const ScratchRing ring("steps", {.lanes = 3, .lane_bytes = 64 << 10});
     auto consumer = std::move(*Consumer::open(ring.name()));

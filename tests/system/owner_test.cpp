@@ -1,4 +1,5 @@
-// Rings that go with their owner, and the seat of a server: what is left when their process ends.
+// Rings that go with their owner, and the seat of a server: the objects that are left when their
+// process ends.
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Records at the edges, through a ring; and what it costs to wait for them.
+// Records at the edges, through a ring; and the cost of a wait for them.
 #include <doctest/doctest.h>
 #include <sched.h>
 #include <sys/resource.h>

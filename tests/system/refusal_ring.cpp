@@ -59,7 +59,8 @@ class Create : public Named {
     void check(const Result<void>& acted, Call refused) override {
         require(!acted || listed(name_), "it is not there");
         if (acted || !listed(name_)) return;
-        // A creator that cannot tell whether the name is still its own leaves what its death would.
+        // A creator that cannot tell whether the name is still its own leaves the same as its death
+        // would.
         const bool doubt =
             refused == Call::open || refused == Call::fcntl || refused == Call::fstat;
         const RingDiagnosis left = diagnose_ring(name_);
@@ -260,7 +261,7 @@ class OpenConsumer : public WithRing {
 };
 
 // Records pushed, waited for, polled, released one by one and together; a lane filled to the brim;
-// a producer's end. What was committed comes, once, whole and in order.
+// a producer's end. Committed records arrive, once, whole and in order.
 class Flow : public WithRing {
   public:
     Flow() {

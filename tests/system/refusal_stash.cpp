@@ -15,8 +15,8 @@ namespace {
 
 constexpr StashOptions stash_options{.group_size = 2, .batch = BatchTarget::groups(1)};
 
-// Groups of two through a small lane, while a half one pins its head and must be evacuated. What
-// was acknowledged does not come again, and all the rest does.
+// Groups of two through a small lane, while a half one pins its head and must be evacuated.
+// Acknowledged groups are not delivered again, and all others are.
 class Trainer : public Case {
   public:
     Trainer() {
@@ -125,7 +125,8 @@ class Weights : public Case {
     void check(const Result<void>& acted, Call refused) override {
         for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
             if (!entry.path().filename().string().starts_with("rollring-weights.")) continue;
-            // Who cannot remove it leaves what its death would: the next publisher replaces it.
+            // A publisher that cannot remove it leaves the same as its death would: the next one
+            // replaces it.
             require(refused == Call::unlinkat ||
                         !std::filesystem::exists(entry.path() / (ring_.name() + "@0")),
                     "the publisher's name stays");

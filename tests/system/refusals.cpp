@@ -88,7 +88,7 @@ Function* real(const char* name) {
     return reinterpret_cast<Function*>(found);
 }
 
-// Fails as told, or does what was asked.
+// Fails as told, or makes the call.
 template <class Return = int, class Function, class... Values>
 Return pass(Call call, Function* function, Values... values) {
     if (const int error = refusal_of(call); error != 0) {

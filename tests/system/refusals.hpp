@@ -1,7 +1,7 @@
 #pragma once
 // A system that refuses: one call of the library, the n-th of its kind, fails with an errno of our
-// choice. The functions in refusals.cpp stand in front of the C library's for whoever is linked to
-// this program, librollring.so included.
+// choice. The functions in refusals.cpp replace the C library's in this program and in its
+// libraries, librollring.so included.
 
 #include <cstdint>
 #include <string>
@@ -47,7 +47,7 @@ constexpr std::size_t calls_count = static_cast<std::size_t>(Call::count);
 
 std::string_view name(Call call);
 Call call_named(std::string_view name);
-// What its manual page says it may fail with, as far as the library's use of it can meet that.
+// The errors that its manual page lists, as far as the library's use of it can meet them.
 const std::vector<int>& errnos_of(Call call);
 
 struct Refusal {

@@ -34,10 +34,10 @@ struct Tally {
     std::atomic<std::uint64_t> errors;                // that ended in a named error
     std::atomic<std::uint64_t> done;   // in which the operation was done all the same
     std::atomic<std::uint64_t> again;  // tried again and done
-    Refusal last;                      // what the child was at
+    Refusal last;                      // the child's last one
 };
 
-// What a process may not have more of afterwards.
+// Counts that must not have grown in a process afterwards.
 struct Belongings {
     std::size_t fds = 0;
     std::size_t mappings = 0;
@@ -88,7 +88,7 @@ std::string text_of(const Refusal& refusal) {
 
 void check_error(const Error& error, const Refusal& refusal) {
     require(name(error.code) != "unknown" && !error.message.empty(), "an error without a name");
-    // What the other end was refused comes over the socket, without its errno.
+    // A refusal of the other end comes over the socket, without its errno.
     const bool peers = error.message.find("(the publisher: ") != std::string::npos ||
                        (refusal.call == Call::getsockopt && error.system_errno == 0);
     require(error.code != Errc::system || peers || error.system_errno == refusal.error,
@@ -126,7 +126,7 @@ bool run_once(const NamedCase& which, const Refusal& refusal, Tally& tally) {
 
 // All places where this call is made, one after the other.
 int run_all_places(const NamedCase& which, Refusal refusal, Tally& tally) {
-    static_cast<void>(run_once(which, {}, tally));  // what is made once and kept
+    static_cast<void>(run_once(which, {}, tally));  // objects that are made once and kept
     // A loop's calls stand for each other.
     for (refusal.at = 1; run_once(which, refusal, tally); refusal.at += 1 + refusal.at / 16) {
         require(refusal.at < calls_most, "no end of calls");

@@ -1,4 +1,5 @@
-// A look at a ring's requests from outside: who has which since when, and what came of all.
+// A look at a ring's requests from outside: the worker that has each, since when, and the outcome
+// of all.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -60,7 +60,7 @@ TEST_CASE("stash stat: no stash was opened, and the look takes no memory") {
     REQUIRE(map.has_value());
     const std::uint64_t before = map->segment().resident_bytes();
     CHECK_FALSE(look(ring).used);
-    // Somebody claims that there were one, with more groups than rows.
+    // The words claim that there were one, with more groups than rows.
     const auto reader = map->segment().map(map->geometry().reader_offset(), page_bytes, true);
     REQUIRE(reader.has_value());
     reader->at<StashPage>(sizeof(ReaderControl)).sequence.store(2);
@@ -118,7 +118,7 @@ TEST_CASE("stash stat: shows what is open, and leaves out what never holds still
     auto opened = Stash::open(ring.name(), {.batch = BatchTarget::groups(1)});
     REQUIRE(opened.has_value());
     Batch batch;
-    // Twice: what is read in the last turn of a call is shown by the next one.
+    // Twice: records that are read in the last turn of a call are shown by the next one.
     for (int i = 0; i < 2; i++) {
         REQUIRE((*opened)->next(batch, Deadline::now()) == NextBatch::timed_out);
     }

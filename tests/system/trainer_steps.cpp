@@ -2,8 +2,8 @@
 // opens its stash, acknowledges, gives back and closes. The test takes all that its
 // successor gets, and counts the records that a producer may still send.
 //
-//   ack           all groups of a batch come again, or none of them
-//   all others    unacknowledged groups come again, once, and nothing else
+//   ack           all groups of a batch are delivered again, or none of them
+//   all others    unacknowledged groups are delivered again, once, and nothing else
 //   max_records   the successor's records and those that the producer may add never exceed the
 //                 bound, and all of the bound is free again once the successor has read all
 
@@ -61,7 +61,7 @@ void take(const Batch& batch, Visits& visits) {
     for (const Sequence& one : batch.sequences()) visits.insert(one.view.meta().visit);
 }
 
-// All that a successor gets, in batches and what is left of them; nothing is acknowledged.
+// All groups that a successor gets, in batches and as the rest of them; nothing is acknowledged.
 Visits all_of(const std::string& ring) {
     const auto stash = stash_of(ring);
     Visits visits;
@@ -76,7 +76,7 @@ Visits all_of(const std::string& ring) {
     return visits;
 }
 
-// Until there is no place. `from`: visits that nobody has sent.
+// Until there is no place. `from`: visits that were not sent.
 std::uint64_t fill(Producer& producer, std::uint64_t from) {
     static std::uint64_t visit = groups;
     std::uint64_t sent = 0;
@@ -98,7 +98,7 @@ void acknowledge(const std::string& ring, std::uint64_t records) {
 
 enum class Act { open, ack, nack, close };
 
-// What the trainer does, up to where it is stepped, and then.
+// The trainer's steps, up to the place where it is stepped, and then.
 int trainer(const std::string& ring, Act act) {
     if (act == Act::open) static_cast<void>(raise(SIGSTOP));
     const auto stash = stash_of(ring);
@@ -120,7 +120,7 @@ void check(const ScratchRing& ring, Act act, int at) {
             "store {}: the successor gets {} of {} groups", at, got.size(), groups);
     require(all_of(ring.name()) == got, "store {}: it gets the same again", at);
     Producer next = opened(ring.name());
-    // The dead one may not have counted what it released: places are missing then, and never more.
+    // The dead one may not have counted its releases: places are missing then, and never more.
     const std::uint64_t more = fill(next, got.size());
     require(got.size() + more <= groups, "store {}: {} records are there, and {} were sent: {}", at,
             got.size(), more, groups);

@@ -1,4 +1,4 @@
-// Nobody is left asleep beside something to do. A lost wake-up would not show: every sleep ends
+// No process is left asleep beside something to do. A lost wake-up would not show: every sleep ends
 // after 100 ms. So the bells are watched instead of the clock.
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -54,7 +54,7 @@ TEST_CASE("wake: a skip that gives room back rings the producer") {
         consumer.release(record.ref);
         if (producer.stats().laps_full > 0) break;
     }
-    // A record of nearly the whole lane leaves a skip alone, and then needs what lies behind it.
+    // A record of nearly the whole lane leaves a skip alone, and then needs the bytes behind it.
     const std::vector<std::int32_t> most((64 << 10) / 4 - 256);
     Draft longest("prompt");
     longest.set(Std::token_ids, most);
