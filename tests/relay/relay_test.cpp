@@ -60,7 +60,7 @@ class World {
     SharedBytes memory_{Carried::bytes(ring_lanes)};
 };
 
-// Until it is killed: parcels of at least so many bytes.
+// Until it is killed: parcels of at least `bytes` bytes.
 int carry(World& world, std::uint64_t bytes) {
     Ends ends = world.open();
     std::deque<std::size_t> under_way;  // records of parcels, the oldest first
@@ -83,7 +83,7 @@ int carry(World& world, std::uint64_t bytes) {
     }
 }
 
-// What the trainer's side has got of each stream.
+// The records of each stream that the trainer's side has got.
 class Taken {
   public:
     explicit Taken(Consumer consumer) : consumer_(std::move(consumer)) {}

@@ -1,4 +1,4 @@
-// Goal: what rollring-scale says of a run can be made again and is consistent: the same seed gives
+// Goal: rollring-scale's account of a run can be made again and is consistent: the same seed gives
 // the same run, no more groups are open than there are places, the trainer gets every record once,
 // and its time adds up. Mistakes that are planted in the model are found.
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // Goal: a rank in another process reads its share in place, and never other bytes that it could
-// take for it: whoever gives the batch back waits for it, or its check says so.
+// take for it: a trainer that gives the batch back waits for it, or its check says so.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -146,7 +146,7 @@ TEST_CASE("reader: a batch that is given back makes its tickets stale, whoever r
     CHECK(failed_with(share->check(), Errc::stale_ticket));
     CHECK(failed_with(share->close(), Errc::stale_ticket));
     CHECK(failed_with(reader.open(ticket), Errc::stale_ticket));
-    // Its groups come again, as another batch.
+    // Its groups are delivered again, as another batch.
     world.lease();
     CHECK(failed_with(reader.open(ticket), Errc::stale_ticket));
     const auto again = reader.open(world.ticket());
@@ -266,7 +266,7 @@ TEST_CASE("reader: a lane that somebody may still look at is not given back to t
     world.batch.nack();
     world.lease();
     REQUIRE(world.batch.ack(0).has_value());  // under a share that is stale
-    until_closed(1);                          // who has sent it
+    until_closed(1);                          // the sender of those
     auto producer = world.ring.producer();
     const std::uint64_t before = pages.map.segment().resident_bytes();
     producer.close();

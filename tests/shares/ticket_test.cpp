@@ -1,6 +1,5 @@
-// Goal: whatever a ticket's bytes say, and whatever somebody has written over the words that
-// readers and the trainer share, nobody reads outside the ring, waits without end, or takes other
-// bytes for its share.
+// Goal: with any bytes in a ticket, and any bytes in the words that readers and the trainer share,
+// no reader reads outside the ring, waits without end, or takes other bytes for its share.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -48,7 +47,7 @@ TEST_CASE("ticket: bytes that are none are refused by name") {
     CHECK(reader.open(ticket).has_value());
 }
 
-// With a check that holds: what somebody would send who knows the format.
+// With a check that holds: the ticket of a sender that knows the format.
 TEST_CASE("ticket: fields of any value are refused, or name records of this ring") {
     PairBatch world(3);
     auto reader = world.reader();
@@ -125,7 +124,7 @@ TEST_CASE("ticket: a reader's seat that is written over is noticed by its check"
     std::uint32_t number = 0;
     while (seat(pages, number).holds[0] == 0) number++;
     seat(pages, number).holds[0] = 77;
-    CHECK(world.batch.ack(0, Deadline::now()).has_value());  // nobody seems to read it
+    CHECK(world.batch.ack(0, Deadline::now()).has_value());  // no reader seems to hold it
     CHECK(failed_with(share->check(), Errc::stale_ticket));
 }
 

@@ -1,4 +1,4 @@
-// What programs and other processes rely on, whatever changes behind it.
+// The names and values that programs and other processes rely on, with any change behind them.
 #include <array>
 #include <chrono>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A bound on the records of a ring holds for all producers, and what is not sent takes no place.
+// A bound on the records of a ring holds for all producers, and unsent records take no place.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -46,7 +46,7 @@ TEST_CASE("bound: so many records and no more, whoever sends and takes them") {
         CHECK(try_send(second) == Push::timed_out);
         CHECK(try_send(first) == Push::timed_out);
     }
-    // What is read and not released counts.
+    // A record that is read and not released counts.
     Record record;
     REQUIRE(consumer.poll(record) == Poll::record);
     CHECK(try_send(first) == Push::timed_out);

@@ -1,4 +1,4 @@
-// What bounds memory: cgroups of both versions, limits of the process; each is named, and none of
+// The bounds of memory: cgroups of both versions, limits of the process; each is named, and none of
 // them ends the process.
 #include <doctest/doctest.h>
 #include <fcntl.h>

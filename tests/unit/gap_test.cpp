@@ -1,5 +1,5 @@
-// What is missing in a producer's sequence counts as lost, and what a dead consumer released does
-// not.
+// Numbers that are missing in a producer's sequence count as lost, and those that a dead consumer
+// released do not.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -175,7 +175,7 @@ TEST_CASE("gap: none where consumers come and go") {
         producer.close();
         auto fourth = ring.consumer();
         retire(fourth);
-        auto next = ring.producer();  // a producer whose records nobody reads before its end
+        auto next = ring.producer();  // a producer whose records stay unread before its end
         send(next, 2);
         next.close();
         release(fourth, take(fourth, 2));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the comments of the public headers show as code compiles: `...` stands for a way out.
+"""The code in the comments of the public headers compiles: `...` is a way out.
 
 usage: header_examples.py INCLUDE COMPILER...
 """
@@ -29,7 +29,7 @@ def blocks(header):
 
 
 def refused(name, code):
-    """What the compiler says; empty if it takes it."""
+    """The compiler's errors; empty if there are none."""
     command = [*compiler, "-std=c++23", "-fsyntax-only", "-I", include, "-x", "c++", "-"]
     done = subprocess.run(command, input=AROUND.format(header=name, code=code), text=True,
                           capture_output=True, check=False)

@@ -1,4 +1,4 @@
-// A lane that is kept for its producer's successor, who learns from it what was sent.
+// A lane that is kept for its producer's successor, which learns from it which records were sent.
 #include <doctest/doctest.h>
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Goal: a release of what is not held is refused, and nothing is harmed by it.
+// Goal: a release of a record that is not held is refused, and nothing is harmed by it.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -34,7 +34,7 @@ std::vector<RecordRef> take(Consumer& consumer, std::size_t count) {
     return refs;
 }
 
-// Lanes are refilled many times over: what was released wrongly would stay, or be missed.
+// Lanes are refilled many times over: wrongly released bytes would stay, or be missed.
 void check_sound(Producer& producer, Consumer& consumer, std::uint64_t released) {
     for (std::uint32_t i = 0; i < 2000; i++) {
         push(producer, i, 1 + i % 90);

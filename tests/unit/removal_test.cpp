@@ -1,4 +1,5 @@
-// A ring that is removed while somebody attaches to it, waits for a lane of it, or idles on it.
+// A ring that is removed while another process attaches to it, waits for a lane of it, or idles on
+// it.
 #include <doctest/doctest.h>
 
 #include <sys/socket.h>
@@ -31,7 +32,7 @@ void unlink_ring(const Segment& segment) {
     REQUIRE(std::filesystem::remove("/dev/shm" + segment.name()));
 }
 
-// What `open` gets when a remover has looked for life before it came, and unlinks after it.
+// The result of `open` when a remover has looked for life before it came, and unlinks after it.
 template <class Open>
 void slip_in(LifeByte byte, const Open& open) {
     const TestRing ring(small);
@@ -119,7 +120,8 @@ TEST_CASE("removal: who waits for a lane learns that the ring is gone") {
 
 namespace {
 
-// Both ends are told, and stay told, though the other one lives; what was sent before arrives.
+// Both ends are told, and stay told, though the other one lives; records that were sent before
+// arrive.
 template <class Remove>
 void ends_both(const Remove& remove) {
     const TestRing ring(small);
@@ -128,7 +130,7 @@ void ends_both(const Remove& remove) {
     Record record;
     REQUIRE(send(producer) == Push::ok);
     remove(ring.name());
-    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name is no comfort
+    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name does not help
     REQUIRE(consumer.wait(record, patience()) == Poll::record);
     for (int again = 0; again < 2; again++) {
         CHECK(send(producer) == Push::closed);
@@ -167,7 +169,7 @@ TEST_CASE("removal: an idle consumer tells a producer, whose next record is refu
     Record record;
     REQUIRE(consumer.wait(record, patience()) == Poll::closed);
     CHECK(producers_map->policy().removed.load() == 1);
-    CHECK(reservation.commit() == Push::closed);  // nobody reads it
+    CHECK(reservation.commit() == Push::closed);  // without a reader
 }
 
 TEST_CASE("removal: a producer is told with its next record, with room in its lane") {
@@ -176,7 +178,7 @@ TEST_CASE("removal: a producer is told with its next record, with room in its la
     auto producer = ring.producer();
     REQUIRE(send(producer) == Push::ok);
     REQUIRE(remove_ring(ring.name(), true).has_value());
-    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name is no comfort
+    REQUIRE(create_ring(ring.name(), small).has_value());  // another of that name does not help
     CHECK(send(producer) == Push::closed);
     CHECK(producer.problem().find("was removed") != std::string::npos);
     CHECK(producer.open_group("another", 0, patience()) == Push::closed);

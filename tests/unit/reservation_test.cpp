@@ -62,7 +62,7 @@ TEST_CASE("reservation: what it has lent stays its own when its producer is gone
     REQUIRE(producer->reserve(shape_of(0), patience(), *room) == Push::ok);
     const auto ids = room->values<std::int32_t>(Std::token_ids);
     producer.reset();
-    std::ranges::fill(ids, 9);  // too late, and harms nobody
+    std::ranges::fill(ids, 9);  // too late, and without harm
     CHECK(room->values<std::int32_t>(Std::token_ids).empty());
     rollring::test::await_close(consumer);
     CHECK(Producer::open(ring.name(), {.attach_timeout = std::chrono::milliseconds(20)})

@@ -1,4 +1,4 @@
-// Policy versions per token: as runs, their range, and what a record says of them.
+// Policy versions per token: as runs, their range, and their form in a record.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -109,7 +109,6 @@ inline Transaction send(Publisher& publisher, Tensors& tensors, std::int64_t ver
 // Finds a tensor's published bytes in this process's writable mappings of slots, and flips a bit.
 void flip_bit_in_slots(const std::vector<std::byte>& bytes);
 
-// What an engine does with a version, start to end; the version.
 constexpr std::uint64_t small_slot = 4096;  // less than a small model
 
 // A deadline that has to pass for the test to go on.
@@ -117,6 +116,7 @@ inline Deadline soon() {
     return Deadline::after_ms(60);
 }
 
+// An engine takes a version from start to end; returns its number.
 inline Result<std::int64_t> take(Subscriber& subscriber, Deadline deadline = patience()) {
     auto update = subscriber.next(deadline);
     if (!update) return std::unexpected(update.error());

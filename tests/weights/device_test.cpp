@@ -1,4 +1,4 @@
-// What the two ends do when a device stops getting anywhere, or fails.
+// The behavior of the two ends when a device stops getting anywhere, or fails.
 
 #include <thread>
 

@@ -43,7 +43,7 @@ TEST_CASE("who was expelled between two parts gets no part that was filled since
 
     CHECK(std::memcmp(at, lent.data(), lent.size()) == 0);
     REQUIRE_OK(update->done_reading(0));
-    // What was filled before is still its own; what came after is not.
+    // A part that was filled before is still its own; a later one is not.
     Errc told{};
     std::uint32_t read = 1;
     for (; told == Errc{} && read < update->parts(); read++) {

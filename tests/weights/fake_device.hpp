@@ -1,6 +1,7 @@
 #pragma once
 // A GPU made of host memory and the CPU, whose streams stop when a test says so, and which fails
-// when a test says so: for what a real device does only on bad days. Stands in for lib/cuda.
+// when a test says so: for failures that a real device has only on bad days. Stands in for
+// lib/cuda.
 
 #include <atomic>
 #include <cstddef>
@@ -15,9 +16,9 @@ struct FakeDevice {
     std::atomic<bool> refuses = false;            // copies cannot be queued
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
     std::atomic<int> blocks = 0;                  // that were made and not freed
-    // Runs what waits on the streams, and lets them go on.
+    // Runs the work that waits on the streams, and lets them go on.
     void go_on();
-    // Healthy, nothing queued; what a failed device had queued is forgotten.
+    // Healthy, nothing queued; a failed device's queue is forgotten.
     void reset();
     [[nodiscard]] std::size_t queued() const;
 };

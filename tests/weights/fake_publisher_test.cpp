@@ -23,7 +23,7 @@ namespace {
 
 using namespace weights;
 
-// What the fake says; the truth, until a test changes it.
+// The fake's messages; the truth, until a test changes it.
 struct Story {
     Message welcome{};
     std::vector<int> fds;
@@ -85,7 +85,7 @@ class Fake {
         }
         return story;
     }
-    // A whole version in the slots, or what is called one.
+    // A whole version in the slots, or one that claims to be.
     void publish_version() {
         PublisherPage& page = control->publisher_to_write();
         PublicationLine& line = page.publications[1];
@@ -102,7 +102,7 @@ class Fake {
         store_release(line.id, std::uint64_t{1});
         store_release(control->admission(0).reads, std::uint64_t{1});
     }
-    // What a subscriber makes of the story.
+    // A subscriber's answer to the story.
     Result<Subscriber> attach(const Story& story, std::int64_t ms = 2000) {
         auto listener = Listener::open(ring.name(), 0);
         REQUIRE_OK(listener);

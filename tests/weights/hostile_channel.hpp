@@ -58,7 +58,8 @@ class Channel {
         std::strcpy(message.name, "stranger");
         return message;
     }
-    // Until the publisher has as many descriptors as before: it has closed what strangers opened.
+    // Until the publisher has as many descriptors as before: it has closed those that strangers
+    // opened.
     static void await_descriptors(std::size_t count) {
         const Deadline deadline = patience();
         while (open_descriptors() > count && !deadline.passed()) nap();

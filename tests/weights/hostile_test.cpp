@@ -1,4 +1,4 @@
-// Clients of a publisher's socket that lie, hang or are somebody else: they are refused, the
+// Clients of a publisher's socket that lie, hang or belong to another user: they are refused, the
 // channel goes on, and nothing of theirs stays.
 
 #include <fcntl.h>
@@ -48,7 +48,7 @@ Result<Received> answer_of(const Fd& socket) {
     return receive_message(socket.get(), patience());
 }
 
-// Another name of the socket, open to everyone, where only the check of the uid stands in the way.
+// Another name of the socket, open to everyone, where only the check of the uid blocks the way.
 class OpenDoor {
   public:
     explicit OpenDoor(const std::string& file) : path_("/dev/shm/" + file + ".door") {
@@ -64,7 +64,8 @@ class OpenDoor {
     std::string path_;
 };
 
-// In a child: connects as nobody, says hello, and exits with the code that it is refused with.
+// In a child: connects under the uid of `nobody`, says hello, and exits with the code that it is
+// refused with.
 int say_hello_as_nobody(const std::string& path, const Message& hello) {
     if (setgid(65534) != 0 || setuid(65534) != 0) return 101;
     sockaddr_un address{};

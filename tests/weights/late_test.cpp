@@ -66,7 +66,7 @@ TEST_CASE("sending again can be waited for bit by bit, given up, and begun anew"
         auto again = publisher.begin_again();
         REQUIRE_OK(again);
         CHECK(again->version() == 1);
-        CHECK(again->put_all(soon()).error().code == Errc::timed_out);  // nobody reads
+        CHECK(again->put_all(soon()).error().code == Errc::timed_out);  // without a reader
         CHECK(publisher.begin_again().error().code == Errc::busy);
     }
     CHECK(publisher.committed_version() == 1);

@@ -1,4 +1,4 @@
-// What a manifest says survives it, and any damage to it is refused.
+// A manifest keeps its content in its bytes, and any damage to them is refused.
 
 #include <doctest/doctest.h>
 

@@ -17,7 +17,7 @@ namespace {
 
 using namespace device;
 
-// The value of a 16-bit float with so many exponent bits, in plain arithmetic.
+// The value of a 16-bit float with `exponent_bits` exponent bits, in plain arithmetic.
 double value_of(std::uint16_t bits, int exponent_bits) {
     const int mantissa_bits = 15 - exponent_bits;
     const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -46,7 +46,7 @@ std::uint16_t nearest(float value, int exponent_bits) {
     }
     if (std::isinf(value)) return static_cast<std::uint16_t>(sign | infinity);
     const double below = value_of(static_cast<std::uint16_t>(low), exponent_bits);
-    // What would come after the largest stands for infinity here.
+    // The value after the largest stands for infinity here.
     const double above =
         high == infinity
             ? below * 2 - value_of(static_cast<std::uint16_t>(low - 1), exponent_bits) * 1.0
@@ -220,7 +220,7 @@ TEST_CASE("a checksum finds what is flipped, moved or missing") {
         longer.resize(count + 4);
         CHECK(checksum(longer.data(), count + 4) != sum);  // a word of zeros counts, too
     }
-    // Padding is zeros: what lies behind the end does not count.
+    // Padding is zeros: bytes behind the end do not count.
     auto bytes = random_bytes(8, dice);
     const std::uint64_t sum = checksum(bytes.data(), 5);
     bytes[5] ^= std::byte{1};

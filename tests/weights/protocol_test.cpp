@@ -1,4 +1,5 @@
-// What subscribers and publishers may rely on: who is waited for, who holds what, who says so.
+// The rules that subscribers and publishers may rely on: which of them are waited for, hold parts,
+// and say so.
 
 #include <filesystem>
 #include <thread>

@@ -1,4 +1,4 @@
-// Several ranks: what one aborts, none commits.
+// Several ranks: a version that one aborts, none commits.
 
 #include <thread>
 

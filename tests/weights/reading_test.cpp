@@ -1,4 +1,4 @@
-// What a subscriber says of its reading when its device and its own thread speak at once.
+// A subscriber's words about its reading when its device and its own thread speak at once.
 
 #include "reading.hpp"
 

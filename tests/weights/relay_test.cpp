@@ -1,5 +1,5 @@
-// What a publisher needs that hears from elsewhere which version counts: to know that all have
-// staged one before it counts, and to send the version of a predecessor.
+// A publisher that hears from elsewhere which version counts needs two abilities: to know that all
+// have staged one before it counts, and to send the version of a predecessor.
 
 #include <thread>
 

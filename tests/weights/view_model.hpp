@@ -1,7 +1,7 @@
 #pragma once
 // Random views of random tensors. Beside the offset and the strides that each view has, its
 // elements are kept as a list of their own, which every step (narrow, swap, split, ...) changes
-// element by element: that is what the engine's tensors must hold in the end.
+// element by element: the engine's tensors must hold that list in the end.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,15 +21,15 @@ struct ViewSizes {
     std::size_t views = 12;
 };
 
-// One channel without its ring: what is published, as it lies in slots, and what an engine takes.
+// One channel without its ring: published tensors, as they lie in slots, and an engine's tensors.
 struct ViewCase {
     weights::Manifest manifest;
     std::vector<WeightTensor> published;
-    std::vector<std::vector<std::byte>> memory;  // of what is published
+    std::vector<std::vector<std::byte>> memory;  // of published tensors
     std::vector<std::vector<std::byte>> slots;   // of each part
 
     std::vector<WeightTensor> into;  // `data` counts from the start of the arena
-    std::vector<std::byte> arena;    // of the engine, with bytes between that nobody may touch
+    std::vector<std::byte> arena;    // of the engine, with bytes between that must stay untouched
     std::vector<std::byte> wanted;   // the arena after a load
 
     // The engine's tensors where the arena lies.

@@ -1,4 +1,4 @@
-// Engines that take views of what is published.
+// Engines that take views of published tensors.
 
 #include <algorithm>
 #include <thread>
@@ -32,7 +32,7 @@ std::vector<std::int32_t> counted(std::size_t elements) {
     return made;
 }
 
-// One tensor "w" of 12 rows of 10, published as they come: what attach says of an engine.
+// One tensor "w" of 12 rows of 10, published as they come: the error of attach for an engine.
 struct Refusal {
     Errc code{};
     std::string message;
