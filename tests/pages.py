@@ -9,7 +9,9 @@ A comment directly above a block is its mark:
 test ask for a block whatever its heading is; blocks of one name are one piece, in the order of the
 pages. A block in the language `text` is a drawing or an output.
 """
+import os
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,3 +70,34 @@ def named(runner, name, root=ROOT):
     if not found:
         raise LookupError(f"no page has a block with the mark <!-- run by {runner} ({name}) -->")
     return found
+
+
+def execute(runner, name, renamed=None, **given):
+    """Runs the Python blocks of that name in one session: the names that it has at its end.
+
+    renamed: what stands in the blocks and here is another (a ring that a user's run may have)
+    given: the names that the page says its reader has
+    """
+    for block in named(runner, name):
+        code = "\n" * block.line + _with(block, renamed)  # a traceback shows the line of the page
+        exec(compile(code, block.page, "exec"), given)
+    return given
+
+
+def exported(runner, name, renamed=None):
+    """The variables that the blocks of that name give to what a shell starts after them."""
+    text = "\n".join(_with(block, renamed) for block in named(runner, name))
+    before, after = (
+        subprocess.run(["bash", "-euc", f"{script}\nexec env -0"], check=True, text=True,
+                       stdout=subprocess.PIPE, env=dict(os.environ)).stdout.split("\0")
+        for script in ("", text))
+    return dict(line.split("=", 1) for line in after if line and line not in before)
+
+
+def _with(block, renamed):
+    text = block.text
+    for old, new in (renamed or {}).items():
+        if old not in text:
+            raise LookupError(f"{block} has no {old}")
+        text = text.replace(old, new)
+    return text

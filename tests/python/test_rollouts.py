@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages  # noqa: E402
 
 PROGRAM = Path(sys.executable).parent / "rollring"
 CONVERT = [sys.executable, "-I", "-m", "rollring.rollouts"]
@@ -113,6 +118,25 @@ def test_the_program_and_python_read_an_example_alike(tmp_path: Path, name: str)
     direct = json.loads(run(PROGRAM, "produce", "--input", path, "--digest", "--json")[0])
     lines, _ = run(*CONVERT, path)
     assert digest(lines) == {key: direct[key] for key in ("records", "tokens", "digest")}
+
+
+@pytest.mark.slow
+def test_the_pages_line_sends_a_folder_of_text(
+    ring: str, tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = f"{ring}-text"  # the page makes it
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{PROGRAM.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "model").symlink_to(tokenizer)
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump/1.jsonl").write_text(example("messages"), encoding="utf-8")
+    (block,) = pages.named("tests/python/test_rollouts.py", "text")
+    try:
+        run("bash", "-euc", block.text.replace("run42", ring))
+        (lane,) = rr.describe(ring)["lanes"]
+        assert lane["committed_records"] == example("messages").count("\n")
+    finally:
+        rr.remove(ring, force=True, missing_ok=True)
 
 
 @pytest.mark.slow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import multiprocessing
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,12 @@ import pytest
 import rollring as rr
 from rollring.integrations import slime
 
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests"))
+
+import pages  # noqa: E402
+
+RUNNER = "tests/python/test_slime.py"
 PATIENCE = 60.0
 MEMBERS, BATCH, LAST = 4, 3, 9
 
@@ -146,13 +154,32 @@ def arguments(groups: int = BATCH) -> Any:
     return SimpleNamespace(rollout_batch_size=groups, n_samples_per_prompt=MEMBERS)
 
 
+def pasted(ring: str) -> None:
+    """The page's worker, until the ring is removed."""
+
+    def generate(prompt: str) -> Any:
+        return SimpleNamespace(ids=[int(prompt.removeprefix("p ")), 7, 100], n_prompt=2,
+                               mask=[0, 0, 1], logprobs=[0, 0, -0.5], reward=1.0, cut_off=False,
+                               version=4)  # fmt: skip
+
+    pages.execute(RUNNER, "worker", {"run42": ring}, generate=generate)
+
+
+@contextlib.contextmanager
+def running(target: Any, ring: str) -> Iterator[Any]:
+    child = multiprocessing.get_context("spawn").Process(target=target, args=(ring,))
+    child.start()
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.join()
+
+
 @pytest.fixture
 def worker(ring: str) -> Iterator[Any]:
-    child = multiprocessing.get_context("spawn").Process(target=work, args=(ring,))
-    child.start()
-    yield child
-    child.kill()
-    child.join()
+    with running(work, ring) as child:
+        yield child
 
 
 def indices(output: Any) -> list[int]:
@@ -228,6 +255,17 @@ def test_a_call_ahead_of_the_training(
     assert shipped(ring) == 0  # it trains on the first, and has asked for the second
     slime.generate_rollout(arguments(1), 2, data_source)
     assert shipped(ring) == MEMBERS
+
+
+def test_the_worker_of_the_page(ring: str) -> None:
+    with running(pasted, ring):
+        output = slime.generate_rollout(arguments(), 0, DataSource())
+    assert indices(output) == list(range(BATCH))
+    for group in output.samples:
+        for sample in group:
+            assert sample.tokens == [sample.group_index, 7, 100]
+            assert (sample.response_length, sample.loss_mask) == (1, [1])
+            assert (sample.reward, sample.status.name) == (1.0, "COMPLETED")
 
 
 def test_evaluation_is_somebody_elses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ from rollring.integrations import trl
 from rollring.integrations.verifiers import records
 from verifiers_engine import MEMBERS, experts
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
+
 PATIENCE = 60.0
+RUNNER = "tests/python/test_verifiers.py"
 
 
 def said(prompt: list[int], tokens: list[int], **more: Any) -> Response:
@@ -274,6 +280,18 @@ def test_what_became_of_a_trace(trace: vf.Trace, status: str, error: str | None)
 def test_timeouts_can_be_trained_on() -> None:
     (record,) = records(episode_of(late("agent")), train_on_timeouts=True)
     assert record["status"] == "truncated" and record["token_ids"].tolist() == [1, 2, 100, 101, 102]
+
+
+def test_the_episodes_of_the_page(ring: str) -> None:
+    with rr.Stash(ring, batch_groups=1) as stash:
+        for i in range(MEMBERS):
+            found = pages.execute(
+                RUNNER, "episode", {"run42": ring}, episode=episode_of(plain()), i=i, version=3
+            )
+            found["producer"].close()
+        with stash.next(PATIENCE) as batch:
+            (group,) = batch.groups
+            assert [one.policy_version_max for one in group] == [3] * MEMBERS
 
 
 def test_what_failed_is_not_waited_for(ring: str) -> None:

@@ -25,6 +25,11 @@ import rollring as rr
 from rollring.integrations.verifiers import records
 from verifiers_engine import ASSISTANT, END, LONG, MEMBERS, REFUSE, USER, engine, experts
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
+
+RUNNER = "tests/python/test_verifiers_rollout.py"
 pytestmark = pytest.mark.slow  # the other process imports verifiers and transformers
 CHILD = Path(__file__).with_name("verifiers_child.py")
 PATIENCE = 300.0
@@ -104,8 +109,19 @@ def check_member(member: rr.Member, turns: list[Any], kind: str) -> None:
         assert np.array_equal(one.routed_experts, experts(len(one)))
 
 
+def sent_again(ring: str, groups: int) -> dict[str, str]:
+    """The digests of the traces that the page sends of its folder."""
+    try:
+        pages.execute(RUNNER, "saved", {"run42": ring})
+        with rr.Stash(ring, batch_groups=groups) as stash, stash.next(timeout=PATIENCE) as batch:
+            members = [member for group in batch.groups for member in group]
+            return {one.sequences[0].extra["trace"]: digest(one) for one in members}
+    finally:
+        rr.remove(ring, force=True, missing_ok=True)
+
+
 def test_rollouts_of_another_process_become_whole_groups(
-    ring: str, tokenizer: str, tmp_path: Path
+    ring: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = 3
     with (
@@ -141,4 +157,7 @@ def test_rollouts_of_another_process_become_whole_groups(
     }
     assert len(seen) == groups * (MEMBERS - 2)
     assert saved(tmp_path) == seen
+    (tmp_path / "run").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert sent_again(f"{ring}-again", groups) == seen
     assert stats["rollring/stash/account/dropped/failed/records"] == groups * 2, stats
