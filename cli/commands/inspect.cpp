@@ -1,6 +1,6 @@
 #include "cli/commands/inspect.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -199,16 +199,13 @@ struct RingUse {
     std::uint64_t producers_alive;
 };
 
-constexpr std::tuple ring_use_fields{
-    Field{"lanes", FieldUnit::none, FieldKind::fact, &RingUse::lanes},
-    Field{"lane_bytes", FieldUnit::bytes, FieldKind::fact, &RingUse::lane_bytes},
-    Field{"resident_bytes", FieldUnit::bytes, FieldKind::gauge, &RingUse::resident_bytes},
-    Field{"consumer_alive", FieldUnit::none, FieldKind::gauge, &RingUse::consumer_alive},
-    Field{"producers_alive", FieldUnit::count, FieldKind::gauge, &RingUse::producers_alive},
-};
-
-constexpr const auto& fields_of(const RingUse&) {
-    return ring_use_fields;
+template <class Visit>
+constexpr void each_field(const RingUse*, Visit&& visit) {
+    visit(Field{"lanes", FieldUnit::none, FieldKind::fact, &RingUse::lanes});
+    visit(Field{"lane_bytes", FieldUnit::bytes, FieldKind::fact, &RingUse::lane_bytes});
+    visit(Field{"resident_bytes", FieldUnit::bytes, FieldKind::gauge, &RingUse::resident_bytes});
+    visit(Field{"consumer_alive", FieldUnit::none, FieldKind::gauge, &RingUse::consumer_alive});
+    visit(Field{"producers_alive", FieldUnit::count, FieldKind::gauge, &RingUse::producers_alive});
 }
 
 struct RingRow {
@@ -231,7 +228,10 @@ std::vector<RingRow> look_at_all() {
 
 Json row_json(const RingRow& row) {
     Json json = json_of(row.diagnosis);
-    if (row.use) add_fields(json, *row.use);
+    if (row.use) {
+        for_each_field(*row.use,
+                       [&](const auto& field, const auto& value) { json[field.name] = value; });
+    }
     return json;
 }
 

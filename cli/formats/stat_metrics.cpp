@@ -1,6 +1,6 @@
 #include "cli/formats/stat_metrics.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -78,7 +78,8 @@ std::string amount_help(std::string_view what, std::string_view about) {
 
 template <class Stat>
 void declare_fields(MetricSet& to, std::string_view prefix) {
-    const auto declare = [&]<class S, class T>(const rollring::Field<S, T>& field) {
+    const auto declare = [&]<class S, class T> [[gnu::noinline]] (
+                             const rollring::Field<S, T>& field) {
         if (is_label(field)) return;
         const Family family = family_of(prefix, field);
         if constexpr (HasAmounts<T>) {
@@ -88,7 +89,7 @@ void declare_fields(MetricSet& to, std::string_view prefix) {
             to.declare(family.name(), family.type(), std::string(field.about));
         }
     };
-    std::apply([&](const auto&... field) { (declare(field), ...); }, fields_of(Stat{}));
+    for_each_field<Stat>(declare);
 }
 
 template <class T>
@@ -139,7 +140,8 @@ void add_drops(MetricSet& to, const Family& family, const MetricLabels& labels,
 template <class Stat>
 void add_fields(MetricSet& to, std::string_view prefix, const MetricLabels& labels,
                 const Stat& stat) {
-    for_each_field(stat, [&]<class T>(const auto& field, const T& value) {
+    // Not inlined: a stat has tens of fields of few types.
+    for_each_field(stat, [&]<class T> [[gnu::noinline]] (const auto& field, const T& value) {
         if (is_label(field)) return;
         const Family family = family_of(prefix, field);
         if constexpr (std::same_as<T, rollring::Amount>) {
@@ -157,7 +159,7 @@ template <class Stat>
 void add_info(MetricSet& to, std::string_view prefix, MetricLabels labels, const Stat& stat,
               const std::vector<std::string_view>& left_out = {}) {
     const MetricLabels own = labels;
-    for_each_field(stat, [&]<class T>(const auto& field, const T& value) {
+    for_each_field(stat, [&]<class T> [[gnu::noinline]] (const auto& field, const T& value) {
         if constexpr (std::integral<T> || std::is_enum_v<T> || std::same_as<T, std::string>) {
             const auto here = [&](const auto& label) { return label.first == field.name; };
             if (!is_label(field) || std::ranges::any_of(own, here)) return;

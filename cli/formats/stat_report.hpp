@@ -1,7 +1,7 @@
 #pragma once
 // Stat structs as JSON and as cells of a table, by their fields (rollring/stat_fields.hpp).
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <concepts>
 #include <string>
@@ -18,21 +18,6 @@ inline std::string key_text(const GroupKey& key) {
     return fmt::format("{:016x}{:016x}", key.high, key.low);
 }
 
-template <class T>
-Json json_of(FieldUnit unit, const T& value) {
-    if constexpr (std::is_enum_v<T>) {
-        return name(value);
-    } else if constexpr (std::same_as<T, GroupKey>) {
-        return key_text(value);
-    } else if constexpr (std::signed_integral<T>) {
-        if (unit == FieldUnit::milliseconds) return static_cast<double>(value) * 1e-6;
-        if (unit != FieldUnit::seconds) return value;
-        return value < 0 ? Json() : Json(static_cast<double>(value) * 1e-9);
-    } else {
-        return value;
-    }
-}
-
 inline rollring::Amount sum_of(const DropAmounts& dropped) {
     rollring::Amount sum;
     for (const rollring::Amount& amount : dropped) sum += amount;
@@ -40,35 +25,18 @@ inline rollring::Amount sum_of(const DropAmounts& dropped) {
 }
 
 // The records of each reason.
-inline Json json_of(const DropAmounts& dropped) {
-    Json json = Json::object();
-    for (std::size_t i = 0; i < dropped.size(); i++) {
-        json[std::string(name(static_cast<DropReason>(i)))] = dropped[i].records;
-    }
-    return json;
-}
+Json json_of(const DropAmounts& dropped);
 
-inline void add_amount(Json& to, std::string_view name, const rollring::Amount& amount) {
-    to[fmt::format("records_{}", name)] = amount.records;
-    to[fmt::format("tokens_{}", name)] = amount.tokens;
-}
+// The stats that have a table of their fields. Their templates are compiled once, in
+// stat_report.cpp: each command would compile the code of every field again.
+template <class Stat>
+concept HasFields = requires(const Stat& stat) { each_field(&stat, [](const auto&) {}); };
 
 // Adds all fields of `stat`.
-template <class Stat>
-void add_fields(Json& to, const Stat& stat) {
-    for_each_field(stat, [&]<class T>(const auto& field, const T& value) {
-        if constexpr (std::same_as<T, rollring::Amount>) {
-            add_amount(to, field.name, value);
-        } else if constexpr (std::same_as<T, DropAmounts>) {
-            to[field.name] = json_of(value);
-            add_amount(to, field.name, sum_of(value));
-        } else {
-            to[field.name] = json_of(field.unit, value);
-        }
-    });
-}
+template <HasFields Stat>
+void add_fields(Json& to, const Stat& stat);
 
-template <class Stat>
+template <HasFields Stat>
 Json json_of(const Stat& stat) {
     Json json = Json::object();
     add_fields(json, stat);

@@ -21,7 +21,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "rollring/error.hpp"
@@ -181,69 +180,63 @@ ROLLRING_API Result<RequestsStat> stat_requests(std::string_view ring);
 
 // The fields of these, as stat_fields.hpp has them of other stats.
 
-inline constexpr std::tuple request_fields{
-    Field{"number", FieldUnit::none, detail::fact, &RequestStat::number},
-    Field{"state", FieldUnit::none, detail::fact, &RequestStat::state},
-    Field{"attempt", FieldUnit::none, detail::fact, &RequestStat::attempt},
-    Field{"age_s", FieldUnit::seconds, detail::gauge, &RequestStat::age_ns},
-    Field{"unchanged_s", FieldUnit::seconds, detail::gauge, &RequestStat::unchanged_ns},
-    Field{"bytes", FieldUnit::bytes, detail::fact, &RequestStat::bytes},
-    Field{"worker", FieldUnit::none, detail::fact, &RequestStat::worker},
-};
-
-inline constexpr std::tuple request_worker_fields{
-    Field{"seat", FieldUnit::none, detail::fact, &RequestWorkerStat::seat},
-    Field{"worker", FieldUnit::none, detail::fact, &RequestWorkerStat::name},
-    Field{"pid", FieldUnit::none, detail::fact, &RequestWorkerStat::pid},
-    Field{"alive", FieldUnit::none, detail::gauge, &RequestWorkerStat::alive,
-          "Whether the worker is alive"},
-    Field{"taken", FieldUnit::count, detail::gauge, &RequestWorkerStat::taken,
-          "Requests that the worker has"},
-    Field{"oldest_s", FieldUnit::seconds, detail::gauge, &RequestWorkerStat::oldest_ns,
-          "Time since it took the first of these"},
-    Field{"answered", FieldUnit::count, detail::counter, &RequestWorkerStat::answered,
-          "Requests that workers of this seat have answered"},
-};
-
-inline constexpr std::tuple requests_fields{
-    Field{"ring", FieldUnit::none, detail::fact, &RequestsStat::ring},
-    Field{"places", FieldUnit::count, detail::fact, &RequestsStat::places,
-          "Requests that may be under way at once"},
-    Field{"used", FieldUnit::none, detail::gauge, &RequestsStat::used,
-          "Whether a request board or a worker was ever opened on the ring"},
-    Field{"board_alive", FieldUnit::none, detail::gauge, &RequestsStat::board_alive,
-          "Whether the request poster is alive"},
-    Field{"board_pid", FieldUnit::none, detail::fact, &RequestsStat::board_pid},
-    Field{"board_epoch", FieldUnit::none, detail::counter, &RequestsStat::board_epoch,
-          "Request boards that have had the ring"},
-    Field{"attempts", FieldUnit::none, detail::fact, &RequestsStat::attempts},
-    Field{"workers_alive", FieldUnit::count, detail::gauge, &RequestsStat::workers_alive,
-          "Live request workers"},
-    Field{"waiting", FieldUnit::count, detail::gauge, &RequestsStat::waiting,
-          "Requests that wait for a worker"},
-    Field{"taken", FieldUnit::count, detail::gauge, &RequestsStat::taken,
-          "Requests that a worker has"},
-    Field{"posted", FieldUnit::count, detail::counter, &RequestsStat::posted, "Requests posted"},
-    Field{"answered", FieldUnit::count, detail::counter, &RequestsStat::answered,
-          "Requests answered"},
-    Field{"given_up", FieldUnit::count, detail::counter, &RequestsStat::given_up,
-          "Requests given up, because too many workers had begun them"},
-    Field{"withdrawn", FieldUnit::count, detail::counter, &RequestsStat::withdrawn,
-          "Requests that the trainer took back"},
-    Field{"oldest_waiting_s", FieldUnit::seconds, detail::gauge, &RequestsStat::oldest_waiting_ns,
-          "Waiting time of the oldest waiting request"},
-    Field{"oldest_taken_s", FieldUnit::seconds, detail::gauge, &RequestsStat::oldest_taken_ns,
-          "Time since the oldest taken request was taken"},
-};
-
-constexpr const auto& fields_of(const RequestStat&) {
-    return request_fields;
+template <class Visit>
+constexpr void each_field(const RequestStat*, Visit&& visit) {
+    visit(Field{"number", FieldUnit::none, detail::fact, &RequestStat::number});
+    visit(Field{"state", FieldUnit::none, detail::fact, &RequestStat::state});
+    visit(Field{"attempt", FieldUnit::none, detail::fact, &RequestStat::attempt});
+    visit(Field{"age_s", FieldUnit::seconds, detail::gauge, &RequestStat::age_ns});
+    visit(Field{"unchanged_s", FieldUnit::seconds, detail::gauge, &RequestStat::unchanged_ns});
+    visit(Field{"bytes", FieldUnit::bytes, detail::fact, &RequestStat::bytes});
+    visit(Field{"worker", FieldUnit::none, detail::fact, &RequestStat::worker});
 }
-constexpr const auto& fields_of(const RequestWorkerStat&) {
-    return request_worker_fields;
+
+template <class Visit>
+constexpr void each_field(const RequestWorkerStat*, Visit&& visit) {
+    visit(Field{"seat", FieldUnit::none, detail::fact, &RequestWorkerStat::seat});
+    visit(Field{"worker", FieldUnit::none, detail::fact, &RequestWorkerStat::name});
+    visit(Field{"pid", FieldUnit::none, detail::fact, &RequestWorkerStat::pid});
+    visit(Field{"alive", FieldUnit::none, detail::gauge, &RequestWorkerStat::alive,
+                "Whether the worker is alive"});
+    visit(Field{"taken", FieldUnit::count, detail::gauge, &RequestWorkerStat::taken,
+                "Requests that the worker has"});
+    visit(Field{"oldest_s", FieldUnit::seconds, detail::gauge, &RequestWorkerStat::oldest_ns,
+                "Time since it took the first of these"});
+    visit(Field{"answered", FieldUnit::count, detail::counter, &RequestWorkerStat::answered,
+                "Requests that workers of this seat have answered"});
 }
-constexpr const auto& fields_of(const RequestsStat&) {
-    return requests_fields;
+
+template <class Visit>
+constexpr void each_field(const RequestsStat*, Visit&& visit) {
+    visit(Field{"ring", FieldUnit::none, detail::fact, &RequestsStat::ring});
+    visit(Field{"places", FieldUnit::count, detail::fact, &RequestsStat::places,
+                "Requests that may be under way at once"});
+    visit(Field{"used", FieldUnit::none, detail::gauge, &RequestsStat::used,
+                "Whether a request board or a worker was ever opened on the ring"});
+    visit(Field{"board_alive", FieldUnit::none, detail::gauge, &RequestsStat::board_alive,
+                "Whether the request poster is alive"});
+    visit(Field{"board_pid", FieldUnit::none, detail::fact, &RequestsStat::board_pid});
+    visit(Field{"board_epoch", FieldUnit::none, detail::counter, &RequestsStat::board_epoch,
+                "Request boards that have had the ring"});
+    visit(Field{"attempts", FieldUnit::none, detail::fact, &RequestsStat::attempts});
+    visit(Field{"workers_alive", FieldUnit::count, detail::gauge, &RequestsStat::workers_alive,
+                "Live request workers"});
+    visit(Field{"waiting", FieldUnit::count, detail::gauge, &RequestsStat::waiting,
+                "Requests that wait for a worker"});
+    visit(Field{"taken", FieldUnit::count, detail::gauge, &RequestsStat::taken,
+                "Requests that a worker has"});
+    visit(Field{"posted", FieldUnit::count, detail::counter, &RequestsStat::posted,
+                "Requests posted"});
+    visit(Field{"answered", FieldUnit::count, detail::counter, &RequestsStat::answered,
+                "Requests answered"});
+    visit(Field{"given_up", FieldUnit::count, detail::counter, &RequestsStat::given_up,
+                "Requests given up, because too many workers had begun them"});
+    visit(Field{"withdrawn", FieldUnit::count, detail::counter, &RequestsStat::withdrawn,
+                "Requests that the trainer took back"});
+    visit(Field{"oldest_waiting_s", FieldUnit::seconds, detail::gauge,
+                &RequestsStat::oldest_waiting_ns, "Waiting time of the oldest waiting request"});
+    visit(Field{"oldest_taken_s", FieldUnit::seconds, detail::gauge, &RequestsStat::oldest_taken_ns,
+                "Time since the oldest taken request was taken"});
 }
 
 }  // namespace rollring
