@@ -3,7 +3,7 @@
 
 #include "ring/latency_paced.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -33,7 +33,7 @@ std::string_view key(Way way) {
     return "";
 }
 
-struct Row {
+struct LatencyRow {
     Way way;
     double load;  // of rollring's capacity; 0: light
     Percentiles from_commit = {};
@@ -47,13 +47,13 @@ struct Row {
 };
 
 struct Result {
-    std::vector<Row> rows;
+    std::vector<LatencyRow> rows;
     std::array<std::vector<double>, 2> capacity;  // spinning, asleep; records a second
     std::vector<double> line_ns;
 };
 
-std::vector<Row> make_rows(const LatencyQuestion& options) {
-    std::vector<Row> rows;
+std::vector<LatencyRow> make_rows(const LatencyQuestion& options) {
+    std::vector<LatencyRow> rows;
     if (options.only_paced) return rows;
     std::vector<double> loads = {light};
     loads.insert(loads.end(), options.loads.begin(), options.loads.end());
@@ -76,7 +76,7 @@ double measure_capacity(const LatencyQuestion& options, Way way, const Cpus& cpu
     return Spread::of(found).median;
 }
 
-Pace pace_of(const Row& row, const LatencyQuestion& options, double capacity) {
+Pace pace_of(const LatencyRow& row, const LatencyQuestion& options, double capacity) {
     Pace pace{.n_tokens = options.n_tokens, .records = options.records};
     if (row.load == light) {
         pace.gap_ns = (sleeps(row.way) ? options.sleep_gap_us : options.spin_gap_us) * 1000;
@@ -97,7 +97,7 @@ void run_round(Result& result, const LatencyQuestion& options, const Cpus& cpus,
         progress.step("capacity");
         capacity[sleeps(way) ? 1 : 0] = measure_capacity(options, way, cpus);
     }
-    for (Row& row : result.rows) {
+    for (LatencyRow& row : result.rows) {
         progress.step(row.name());
         const Pace pace = pace_of(row, options, capacity[sleeps(row.way) ? 1 : 0]);
         const Measurement found = measure_delays(row.way, pace, cpus);
@@ -119,7 +119,7 @@ Json to_json(const Result& result, const LatencyQuestion& options, const Cpus& c
         out["capacity_per_s"] = {{"spinning", Spread::of(result.capacity[0]).json()},
                                  {"asleep", Spread::of(result.capacity[1]).json()}};
     }
-    for (const Row& row : result.rows) {
+    for (const LatencyRow& row : result.rows) {
         Json one = {{"name", row.name()},
                     {"way", key(row.way)},
                     {"mode", sleeps(row.way) ? "asleep" : "spinning"},

@@ -1,6 +1,6 @@
 // `rollring doctor`: finds the problems of this machine's rings, and removes dead ones.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <memory>
@@ -91,7 +91,7 @@ std::string space_warning(const std::vector<MemoryBound>& bounds) {
     return {};
 }
 
-Json json_of(const std::vector<MemoryBound>& bounds) {
+Json bounds_json(const std::vector<MemoryBound>& bounds) {
     Json all = Json::array();
     for (const MemoryBound& bound : bounds) {
         all.push_back({{"name", bound.name}, {"free", bound.free}, {"total", bound.total}});
@@ -182,7 +182,7 @@ int doctor(bool fix, bool json) {
     if (json) {
         print_json({{"free_bytes", space.free_bytes},
                     {"total_bytes", space.total_bytes},
-                    {"bounds", json_of(bounds)},
+                    {"bounds", bounds_json(bounds)},
                     {"warning", warning.empty() ? Json() : Json(warning)},
                     {"rings", rings},
                     {"leftovers", leftovers},

@@ -1,6 +1,6 @@
 #include "cli/formats/schema_file.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
@@ -18,9 +18,9 @@ std::size_t choice(std::string_view key, JsonValue value,
                    const std::array<const char*, count>& names) {
     const auto found = std::ranges::find(names, string(key, value));
     if (found == names.end()) {
-        std::string known;
-        for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
-        bad(key, fmt::format("is {}, not one of {}", excerpt(value), known));
+        std::string all;
+        for (const char* name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+        bad(key, fmt::format("is {}, not one of {}", excerpt(value), all));
     }
     return static_cast<std::size_t>(found - names.begin());
 }
