@@ -2,7 +2,7 @@
 //
 // CLI11 is slow to compile, and stays here.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>

@@ -2,7 +2,7 @@
 
 #include "rollring/consumer.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <optional>

@@ -1,6 +1,6 @@
 #include "consumer_core.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <utility>

@@ -1,6 +1,6 @@
 #include "lane_feed.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "reader_seat.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <thread>

@@ -1,6 +1,6 @@
 // Room in the lane: waiting for it, and pacing a producer that is far ahead of a reading consumer.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The choice of a new producer's lane, and the reason if there is none.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <chrono>
 #include <thread>

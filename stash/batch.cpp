@@ -1,6 +1,6 @@
 // A leased batch: returned by ack or nack, and named by its receipt.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "receipt.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <map>

@@ -1,6 +1,6 @@
 #include "shown_stash.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -50,6 +50,9 @@ ONLY_IN = [
      "futex is the doorbell's business"),
     (r"#\s*include\s*[<\"]cuda\w*\.h[>\"]", ("lib/cuda/*", "bench/weights/gpu_arena.cpp"),
      "CUDA headers stay in lib/cuda"),
+    (r"#\s*include\s*<fmt/format\.h>",
+     ("lib/base/bundled_fmt.cpp", "cli/terminal/options.cpp", "cli/formats/meant_keys.cpp"),
+     "include <fmt/core.h>: format.h compiles the formatters of libfmt into each file again"),
 ]
 # The same for patterns that may be broken over lines.
 ONLY_IN_WHOLE = [

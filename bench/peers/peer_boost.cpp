@@ -1,6 +1,6 @@
 // Boost.Interprocess message_queue.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 
 #include "peers/peer.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <httplib.h>
 #include <sched.h>
 #include <signal.h>

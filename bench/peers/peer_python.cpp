@@ -1,6 +1,6 @@
 // Peers that live in Python: bench/peers/peers.py, one interpreter a run, driven from here.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "peers/peer.hpp"
 #include "script.hpp"

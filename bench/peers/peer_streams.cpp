@@ -1,6 +1,6 @@
 // Peers made of system calls, and the bare ends of the scale: a copy, the limit, rollring itself.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

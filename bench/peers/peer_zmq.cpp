@@ -3,7 +3,7 @@
 
 #include "peers/peer.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sched.h>
 #include <unistd.h>
 #include <zmq.h>

@@ -1,6 +1,6 @@
 // Question: what do others move in the same run, doing the identical work?
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

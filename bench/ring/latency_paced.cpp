@@ -1,6 +1,6 @@
 #include "ring/latency_paced.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

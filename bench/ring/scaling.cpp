@@ -3,7 +3,7 @@
 
 #include "ring/scaling.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Question: what is it worth that a drained lane turns back early and stays in cache?
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "questions.hpp"
 #include "ring/ring_transport.hpp"

@@ -1,6 +1,6 @@
 // Question: how close is rollring to the limit, a bare two-process hand-off of the same bytes?
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <ranges>

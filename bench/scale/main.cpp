@@ -2,7 +2,7 @@
 // trainer (docs/scale.md). A program of its own, because the clock of its process is not the
 // machine's.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>

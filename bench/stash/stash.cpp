@@ -1,6 +1,6 @@
 // Question: what does it cost to have groups instead of records, and does it stay flat?
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "weights/tensor_lists.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,7 @@
 // Question: how long does a weight sync take, against two plain copies of the same bytes, and
 // against the ways in which it is done with torch?
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

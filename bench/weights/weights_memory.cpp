@@ -1,6 +1,6 @@
 #include "weights/weights_memory.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

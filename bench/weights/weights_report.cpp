@@ -1,6 +1,6 @@
 #include "weights/weights_report.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "weights/weights_session.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "cli/commands/command.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 

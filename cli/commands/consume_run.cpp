@@ -1,6 +1,6 @@
 #include "cli/commands/consume_run.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // `rollring create` and `rollring rm`.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <string>

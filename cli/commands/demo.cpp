@@ -1,7 +1,7 @@
 // `rollring demo`: a ring, producers and a trainer as processes, and the proof that all records
 // arrived.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

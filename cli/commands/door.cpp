@@ -1,6 +1,6 @@
 #include "cli/commands/door.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace rollring::cli {
 

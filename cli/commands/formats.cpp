@@ -1,6 +1,6 @@
 // `rollring formats`: the formats for --input of produce and demo, with examples.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 // `rollring groups`: the groups in the stash of a ring, as seen from outside.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

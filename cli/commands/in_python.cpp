@@ -1,6 +1,6 @@
 #include "cli/commands/in_python.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>

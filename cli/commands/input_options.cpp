@@ -1,6 +1,6 @@
 #include "cli/commands/input_options.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cli/commands/command.hpp"
 

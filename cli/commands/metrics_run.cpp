@@ -1,6 +1,6 @@
 // The server of `rollring metrics`, in the program `rollring-serve`.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <mutex>

@@ -1,6 +1,6 @@
 #include "cli/commands/produce.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // The work of `rollring serve-atropos`, in the program `rollring-serve`.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // `rollring size`: the memory that a run needs, and the commands for it.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 

@@ -1,6 +1,6 @@
 // `rollring top`.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <memory>

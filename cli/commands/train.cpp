@@ -1,6 +1,6 @@
 #include "cli/commands/train.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // `rollring weights`: the weight channel of a ring, from outside.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "cli/commands/willing_source.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 #include <utility>

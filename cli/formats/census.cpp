@@ -1,6 +1,6 @@
 #include "cli/formats/census.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "cli/formats/content.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 

@@ -1,6 +1,6 @@
 #include "cli/formats/json_columns.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 

@@ -1,6 +1,6 @@
 #include "cli/formats/json_text.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

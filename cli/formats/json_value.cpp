@@ -1,6 +1,6 @@
 #include "cli/formats/json_value.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <bitset>

@@ -1,7 +1,7 @@
 #pragma once
 // Checked reading of JSON values into columns. All throw BadRecord naming `key`.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <limits>
 

@@ -1,6 +1,6 @@
 #include "cli/formats/text_index.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "cli/formats/token_keys.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cli/formats/census.hpp"
 #include "cli/formats/json_values.hpp"

@@ -1,6 +1,6 @@
 #include "cli/records/record_output.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 

@@ -1,6 +1,6 @@
 #include "rollring/extras/memory_domain.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

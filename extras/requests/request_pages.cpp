@@ -1,6 +1,6 @@
 #include "request_pages.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 #include <errno.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <utility>

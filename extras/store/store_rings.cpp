@@ -1,6 +1,6 @@
 #include "store_rings.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "integrations/atropos/atropos_api.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "integrations/atropos/atropos_book.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

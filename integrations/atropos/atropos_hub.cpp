@@ -1,6 +1,6 @@
 #include "integrations/atropos/atropos_hub.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

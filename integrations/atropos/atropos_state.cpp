@@ -1,6 +1,6 @@
 #include "integrations/atropos/atropos_state.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -1,6 +1,6 @@
 #include "integrations/atropos/lane_pool.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

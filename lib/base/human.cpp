@@ -1,6 +1,6 @@
 #include "human.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <pwd.h>
 
 #include <array>

@@ -1,6 +1,6 @@
 // Assembles the GPU back ends of the weight channel.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

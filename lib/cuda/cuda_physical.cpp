@@ -1,6 +1,6 @@
 // The memory of a memory domain on a GPU, with pinned host memory and copies between them.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <utility>

@@ -1,7 +1,7 @@
 // A GPU that gathers: one kernel works through each table. It reads tables and records in pinned
 // memory, because a copy of the table to the GPU would be one more thing to wait for.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

@@ -2,7 +2,7 @@
 // allocation of its own, in units of 2 MiB: a handle opens the whole block from which the driver
 // cut an allocation, so smaller ones would expose a neighbour's bytes, too.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <cstring>

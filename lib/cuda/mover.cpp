@@ -1,6 +1,6 @@
 #include "mover.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,7 +1,7 @@
 // Blocks of host memory that the GPU copies from and to over PCIe: those of the host back end,
 // registered with CUDA while they live.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <utility>

@@ -1,7 +1,7 @@
 // Blocks of CUDA virtual memory: the publisher's descriptor is physical memory, which a subscriber
 // maps read-only. The destructor takes a half-made block down like a complete one.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <utility>

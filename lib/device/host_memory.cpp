@@ -1,6 +1,6 @@
 // Payload memory of the host: one sealed memfd per block, writable by its maker alone.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "column_plan.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "rollring/ring.hpp"
 #include "rollring/schema.hpp"

@@ -1,6 +1,6 @@
 // Gathers with the CPU: threads, which end with the call, share the sequences.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <atomic>
 #include <system_error>

@@ -1,6 +1,6 @@
 #include "tile_table.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <limits>

@@ -1,6 +1,6 @@
 #include "rollring/schema.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

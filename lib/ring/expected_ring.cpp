@@ -1,6 +1,6 @@
 // Compares an existing ring with the options of a process that would have made it.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

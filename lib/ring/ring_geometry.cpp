@@ -1,6 +1,6 @@
 #include "ring_geometry.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

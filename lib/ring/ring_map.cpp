@@ -1,6 +1,6 @@
 #include "ring_map.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 

@@ -1,6 +1,6 @@
 #include "size_hint.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

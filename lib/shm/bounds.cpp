@@ -1,6 +1,6 @@
 #include "bounds.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 

@@ -1,7 +1,7 @@
 #include "liveness.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <pthread.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // The texts of a segment's errors: the missing memory and its limit, and the owner of a name.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

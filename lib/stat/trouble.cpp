@@ -1,6 +1,6 @@
 // The reason why a run waits in vain, from the statistics of its ring and its stash.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <iterator>

@@ -1,6 +1,6 @@
 #include "control_map.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace rollring::weights {
 namespace {

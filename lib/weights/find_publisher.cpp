@@ -1,6 +1,6 @@
 #include "find_publisher.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 #include "round_up.hpp"
 #include "xxh3.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <string_view>

@@ -1,7 +1,7 @@
 #include "packing.hpp"
 #include "round_up.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

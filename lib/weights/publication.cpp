@@ -1,6 +1,6 @@
 #include "publication.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 

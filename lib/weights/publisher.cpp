@@ -1,6 +1,6 @@
 // The public interface of a publisher, over PublisherImpl.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "publisher_impl.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

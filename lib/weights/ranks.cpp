@@ -1,6 +1,6 @@
 #include "ranks.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "ring_link.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/random.h>
 
 #include <cerrno>

@@ -1,6 +1,6 @@
 #include "subscriber_impl.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <type_traits>

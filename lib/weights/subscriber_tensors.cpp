@@ -1,6 +1,6 @@
 #include "subscriber_tensors.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 #include "rollring/reader.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

@@ -1,6 +1,6 @@
 #include "share_book.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "fault_point.hpp"
 #include "liveness.hpp"

@@ -1,7 +1,7 @@
 #include "shared_ring.hpp"
 
 #include <errno.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <string>

@@ -1,6 +1,6 @@
 #include "ticket.hpp"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <span>

@@ -3,7 +3,7 @@
 //
 //   request_kill [--kills N] [--seed N]
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "request_load.hpp"
 

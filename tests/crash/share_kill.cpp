@@ -4,7 +4,7 @@
 //
 //   share_kill [--kills N] [--seed N]
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "share_load.hpp"
 

@@ -3,7 +3,7 @@
 //
 //   store_kill [--kills N] [--seed N]
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "store_load.hpp"
 

@@ -4,7 +4,7 @@
 //
 //   threads [--records N] [--seed N]
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <cstring>

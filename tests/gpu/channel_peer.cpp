@@ -1,7 +1,7 @@
 // One end of a weight channel on a GPU, as a process: a trainer that sends versions of a small
 // model, or an engine that takes them and checks every byte. channel.py runs several together.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <cstring>

@@ -4,7 +4,7 @@
 //
 //   domain_rate --gib 16 > rate.json     exits 1 if contents did not come back
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -2,7 +2,7 @@
 // A GPU in host memory for the tests of memory domains: it knows what is reserved, created, mapped
 // and pinned, fails where it is told to, and notes every use that a real one would punish.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

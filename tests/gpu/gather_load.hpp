@@ -1,7 +1,7 @@
 #pragma once
 // A ring with batches to be gathered, for rates.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <memory>

@@ -3,7 +3,7 @@
 // than in the next. Ends with 3 where the CPU took longer for a call than 50 us and 50 ns a
 // sequence.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

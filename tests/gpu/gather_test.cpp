@@ -2,7 +2,7 @@
 // staging memory, and never from pages that a lane has given back.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <string>

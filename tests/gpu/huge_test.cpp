@@ -1,7 +1,7 @@
 // Tensors of more than 4 GiB, whose offsets do not fit into 32 bits.
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // is found, and so is a byte of a neighbour that a kernel put back as it was before.
 
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cstring>

@@ -1,7 +1,7 @@
 // gpu_test: doctest over the GPU back ends, or (--role NAME) the other process of one of its tests.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <string_view>

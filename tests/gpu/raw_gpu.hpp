@@ -1,7 +1,7 @@
 #pragma once
 // GPU 0 by plain driver calls, for tests of memory domains: any error ends the program.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <utility>

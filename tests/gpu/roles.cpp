@@ -8,7 +8,7 @@
 //
 // An answer with a text is an error.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

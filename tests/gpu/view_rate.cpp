@@ -5,7 +5,7 @@
 //   view_rate            one of 8 ranks, and one of 2
 //   view_rate --sweep    tile sizes and waves, too
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <exception>

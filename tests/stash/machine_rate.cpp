@@ -4,7 +4,7 @@
 //
 //   machine_rate [SECONDS [OPEN_GROUPS ...]]
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 //
 //   simulate --seeds 100000 [--first N]     a failing seed prints the command that replays it
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <cstdlib>

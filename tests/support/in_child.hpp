@@ -1,7 +1,7 @@
 #pragma once
 // Runs a piece of a test in a forked process, for what cannot be undone: limits, death, namespaces.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 

@@ -2,7 +2,7 @@
 // Processes for tests that kill: this very program started anew in a role (so that nothing is
 // shared but what is passed), memory that outlives any of them, and a ring that is always removed.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/types.h>
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 // that arrives meanwhile does not wait for 64 system calls.
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 // What the library is asked to do while the system refuses one of its calls.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 // Requests: each is taken by one worker, comes back if that one lets go of it or dies, and is given
 // up when it has been begun too often.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

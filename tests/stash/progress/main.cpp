@@ -8,7 +8,7 @@
 //   progress_simulation --seed N --verbose
 //   progress_simulation --plant deaf                   a lie that must be found
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <csignal>
 #include <ctime>

@@ -1,7 +1,7 @@
 #pragma once
 // One seeded world of progress_simulation: a ring, its producers, a trainer, and the oracle.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
