@@ -1,6 +1,6 @@
-// Kills and stops the readers of shares in the middle of a read, and the trainer that shares:
-// nobody takes other bytes for his share, nothing is lost or comes twice, and no ack waits past its
-// deadline.
+// Kills and stops the readers of shares in the middle of a read, and the trainer that shares: no
+// reader takes other bytes for its share, nothing is lost or delivered twice, and no ack waits past
+// its deadline.
 //
 //   share_kill [--kills N] [--seed N]
 

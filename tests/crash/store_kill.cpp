@@ -1,5 +1,5 @@
 // Kills processes that use a store, and keep its books, at random moments: a value that was put is
-// there, whole, until somebody clears or replaces it, and none stays for ever.
+// there, whole, until a process clears or replaces it, and none stays for ever.
 //
 //   store_kill [--kills N] [--seed N]
 

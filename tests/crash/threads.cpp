@@ -28,7 +28,7 @@ struct alignas(line_bytes) Line {
     std::byte bytes[line_bytes];
 };
 
-// What a segment holds of one lane, on the heap. Each word as far from the others as there.
+// A segment's words of one lane, on the heap. Each word as far from the others as there.
 struct Lane {
     alignas(line_bytes) std::atomic<std::uint64_t> tail{};
     alignas(line_bytes) std::atomic<std::uint64_t> head{};

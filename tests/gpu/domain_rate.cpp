@@ -1,6 +1,6 @@
-// Goal: what release and resume of a region cost, against what the PCIe link gives in the same run.
-// Method: wall time of each call; beside it plain copies of the same bytes between one pinned slab
-// and one device allocation, and each step of the driver alone. Medians of --runs.
+// Goal: the cost of release and resume of a region, against the bandwidth of the PCIe link in the
+// same run. Method: wall time of each call; beside it plain copies of the same bytes between one
+// pinned slab and one device allocation, and each step of the driver alone. Medians of --runs.
 //
 //   domain_rate --gib 16 > rate.json     exits 1 if contents did not come back
 

@@ -16,7 +16,7 @@
 
 namespace rollring::test {
 
-// Batches of so many bytes each, of records of so many tokens, each with ids and logprobs.
+// Batches of `bytes` bytes each, of records of `tokens` tokens, each with ids and logprobs.
 class Load {
   public:
     Load(std::uint32_t tokens, std::uint64_t bytes, std::size_t count = 1)
@@ -93,8 +93,8 @@ class Load {
     }
     void push(Producer& producer, const Draft& draft, Batch& batch) {
         while (producer.push(draft, Deadline::after_ms(100)) != Push::ok) {
-            // What it has sent must be read before a producer may open more groups. A batch that is
-            // cut early goes back.
+            // Its records must be read before a producer may open more groups. A batch that is cut
+            // early goes back.
             static_cast<void>(stash_->next(batch, Deadline::now()));
             batch.nack();
         }

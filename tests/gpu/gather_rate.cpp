@@ -44,7 +44,7 @@ class PinnedBytes {
     void* data_ = nullptr;
 };
 
-// What took turns, in ms, of one call.
+// The ways that took turns, in ms, of one call.
 struct Turn {
     double copy;
     double lanes;
@@ -101,8 +101,9 @@ class Bench {
     static constexpr int turns = 11;
     static constexpr std::uint64_t few = 256 * mib;
 
-    // A call begins to read while the one before it still does: what that one reads just then, the
-    // GPU would have already, so that no batch of a few MiB is gathered twice in a row.
+    // A call begins to read while the one before it still does: the GPU would already have the
+    // bytes that that one reads just then, so that no batch of a few MiB is gathered twice in a
+    // row.
     static std::size_t batches_for(std::uint64_t bytes) { return bytes > few ? 1 : 2; }
     const Batch& next() { return load_.batches[next_++ % load_.batches.size()]; }
 
@@ -307,7 +308,7 @@ int beside() {
     return 0;
 }
 
-// TOKENS:MIB; 0 tokens: it is none.
+// TOKENS:MIB; 0 tokens: the text has another form.
 Case case_of(std::string_view text) {
     Case of{0, 0};
     const char* end = text.data() + text.size();

@@ -1,5 +1,5 @@
-// Goal: what a real GPU gathers is what the reference says, from lanes where they lie and through
-// staging memory, and never from pages that a lane has given back.
+// Goal: the rows that a real GPU gathers are those of the reference, from lanes where they lie and
+// through staging memory, and never from pages that a lane has given back.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fmt/core.h>

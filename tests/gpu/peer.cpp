@@ -85,7 +85,7 @@ Peer::Peer(const std::string& role, std::array<Fd, 2> ends) : wire_(std::move(en
     const int theirs = ends[1].get();
     pid_ = fork();
     if (pid_ < 0) throw Failure(fmt::format("fork: {}", reason()));
-    if (pid_ == 0) {  // only what is safe in a forked thread, until exec
+    if (pid_ == 0) {  // only calls that are safe in a forked thread, until exec
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (theirs == role_socket) {
             // dup2 to itself would leave close-on-exec set.

@@ -1,4 +1,4 @@
-// What the other process of a test does: it answers messages about one block, until it is killed.
+// The role of the other process of a test: it answers messages about one block, until it is killed.
 //
 //   'm' makes a block of `value` bytes of the ticket's kind, filled with block_bytes of seed 1
 //   'i' imports the block that the message brings

@@ -1,6 +1,6 @@
-// What one record costs the machine that forms groups, without a ring or records to read: groups
-// are filled in a scattered order, the worst that can come. For people and for the figures: prints
-// a JSON object a line.
+// The cost of one record in the machine that forms groups, without a ring or records to read:
+// groups are filled in a scattered order, the worst case. For people and for the figures: prints a
+// JSON object a line.
 //
 //   machine_rate [SECONDS [OPEN_GROUPS ...]]
 

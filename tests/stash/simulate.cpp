@@ -82,7 +82,7 @@ class World {
         options.deadline = std::chrono::nanoseconds(
             one_of<std::int64_t>({20'000'000, 100'000'000, 10'000'000'000}));
         options.at_deadline = one_of({AtDeadline::ship, AtDeadline::drop, AtDeadline::hold});
-        if (chance(0.2)) {  // nobody asks for one
+        if (chance(0.2)) {  // none is asked for
             options.deadline.reset();
             options.at_deadline.reset();
         }
@@ -177,7 +177,7 @@ class World {
         stash_.producer_gone(lane, epochs_[lane]++, now_ns_);
     }
 
-    // A record that pins its lane may be copied elsewhere; what is leased stays where it is.
+    // A record that pins its lane may be copied elsewhere; a leased one stays where it is.
     void check_movable() {
         const auto number = static_cast<std::uint32_t>(below(sent_.size()));
         const Sent& record = sent_[number];

@@ -1,5 +1,6 @@
 #pragma once
-// Runs a piece of a test in a forked process, for what cannot be undone: limits, death, namespaces.
+// Runs a piece of a test in a forked process, for effects that cannot be undone: limits, death,
+// namespaces.
 
 #include <fmt/core.h>
 #include <sys/prctl.h>

@@ -1,6 +1,6 @@
 #pragma once
-// Processes for tests that kill: this very program started anew in a role (so that nothing is
-// shared but what is passed), memory that outlives any of them, and a ring that is always removed.
+// Processes for tests that kill: this very program started anew in a role (so that only arguments
+// are shared), memory that outlives any of them, and a ring that is always removed.
 
 #include <fmt/core.h>
 #include <sys/types.h>
@@ -19,7 +19,7 @@
 
 namespace rollring::test {
 
-// What a broken promise becomes; main() prints it and exits 1, after the ring has been removed.
+// A broken promise; main() prints it and exits 1, after the ring has been removed.
 struct Failure : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
@@ -34,7 +34,7 @@ inline Deadline patience() {
 }
 
 // Starts this program with `arguments`; it inherits every descriptor that is not close-on-exec.
-// `fault` is what ROLLRING_FAULT says to it.
+// `fault` is its value of ROLLRING_FAULT.
 pid_t start_self(const std::vector<std::string>& arguments, const std::string& fault = {});
 
 // main() of a test that starts itself in roles, by name: runs the role, which goes with its parent,
@@ -43,11 +43,11 @@ using SelfRole = std::function<int(const std::vector<std::string>&)>;
 using SelfRoles = std::map<std::string, SelfRole>;
 int run_self(int argc, char** argv, const SelfRoles& roles, const SelfRole& otherwise);
 
-// Ends a forked child without what its parent registered for its own end. In a build that measures
-// coverage it writes down what it counted.
+// Ends a forked child without the exit handlers of its parent. In a build that measures coverage it
+// writes down its counters.
 [[noreturn]] void leave(int status);
 
-// For a role: go when the parent goes, so that a failed test leaves nobody behind.
+// For a role: go when the parent goes, so that a failed test leaves no process behind.
 void die_with_parent();
 
 // Ends a process of ours for certain and collects it. True if it was still running.
@@ -71,7 +71,7 @@ char state_of(pid_t pid);
 class SharedBytes {
   public:
     explicit SharedBytes(std::size_t bytes);           // makes it
-    SharedBytes(int inherited_fd, std::size_t bytes);  // maps what a parent has made
+    SharedBytes(int inherited_fd, std::size_t bytes);  // maps a parent's object
     SharedBytes(const SharedBytes&) = delete;
     SharedBytes& operator=(const SharedBytes&) = delete;
     ~SharedBytes();
@@ -124,7 +124,7 @@ class Arguments {
     std::uint64_t number(std::string_view name, std::uint64_t otherwise);
     std::string word(std::string_view name, std::string_view otherwise);
     bool flag(std::string_view name);
-    // Prints the usage and exits with 2 if a word was not asked for, is no number, or `good` is
+    // Prints the usage and exits with 2 if a word was not asked for, is not a number, or `good` is
     // false; with 0 for --help.
     void end(bool good = true);
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the library is asked to do while the system refuses one of its calls.
+// The library's operations that run while the system refuses one of its calls.
 
 #include <fmt/core.h>
 

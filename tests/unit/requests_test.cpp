@@ -166,7 +166,7 @@ TEST_CASE("requests: whoever takes a dead worker's seat lets go of what that one
               return 0;
           }) == 7);
     RequestWorker heir = worker_of(ring);
-    auto taken = heir.take(Deadline::now());  // at once: nobody has to see the death
+    auto taken = heir.take(Deadline::now());  // at once: the death need not be seen
     REQUIRE(taken.has_value());
     REQUIRE(taken->has_value());
     CHECK((*taken)->attempt == 1);

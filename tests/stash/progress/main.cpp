@@ -1,8 +1,9 @@
 // Goal: promise P9, no run stands still while each of its groups fits (docs/progress.md).
 // Method: a seeded world over a real ring: producers and a trainer take turns in one thread, in any
-// order, and nobody ever waits: whoever would is refused and comes again, while its wish stands in
-// its lane. The clock is ours (clock_gettime is defined here), so what needs two milliseconds of
-// standstill or a second of patience takes no time and is counted. An oracle follows every group.
+// order, and no process ever waits: one that would is refused and tries again, while its wish
+// remains in its lane. The clock is ours (clock_gettime is defined here), so rules with two
+// milliseconds of standstill or a second of patience take no time and are counted. An oracle
+// follows every group.
 //
 //   progress_simulation --seeds 100000 [--first N]     a failing seed prints what replays it
 //   progress_simulation --seed N --verbose

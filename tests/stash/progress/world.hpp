@@ -39,7 +39,7 @@ inline constexpr std::int64_t stall_ns = 20'000 * ms;   // then nothing will eve
 
 enum class Plant { none, deaf, owed, halves };
 enum class Choice { willing, sticky, ordered };  // how producers choose what to send
-enum class Known { declared, learned, wrong };   // what a claim is made of
+enum class Known { declared, learned, wrong };   // the source of a claim
 inline constexpr std::array choice_names{"willing", "sticky", "ordered"};
 inline constexpr std::array known_names{"declared", "learned", "wrong"};
 
@@ -135,7 +135,7 @@ class World {
 
     void open_stash();
 
-    // Nobody waits, so the lane must be free now.
+    // No producer waits, so the lane must be free now.
     bool open_producer(Rollouts& one);
 
     void move();
@@ -174,12 +174,12 @@ class World {
 
     void end_lease(bool ack);
 
-    // Its lane says closed, or still what a dead one's says. Others send what it had not sent.
+    // Its lane says closed, or still has a dead one's words. Others send the rest of its records.
     void kill(Rollouts& one);
 
     void restart();
 
-    // What was sent comes again: the same, or a later attempt.
+    // Sent records are sent once more: the same, or a later attempt.
     void repeat(Rollouts& one);
 
     // The next member of a group fails, and so its group.
@@ -188,7 +188,7 @@ class World {
     [[nodiscard]] bool all_sent() const;
     [[nodiscard]] bool done() const { return to_do_ == 0 && batches_.empty() && all_sent(); }
 
-    // What the stash would see if something were broken.
+    // The state that the stash would see if something were broken.
     void lie();
 
     LaneOwner& owner(std::uint32_t lane);
