@@ -75,7 +75,7 @@ def named(runner, name, root=ROOT):
 def execute(runner, name, renamed=None, **given):
     """Runs the Python blocks of that name in one session: the names that it has at its end.
 
-    renamed: what stands in the blocks and here is another (a ring that a user's run may have)
+    renamed: a name in the blocks and its replacement (a ring that a user's run may have)
     given: the names that the page says its reader has
     """
     for block in named(runner, name):
@@ -85,7 +85,7 @@ def execute(runner, name, renamed=None, **given):
 
 
 def exported(runner, name, renamed=None):
-    """The variables that the blocks of that name give to what a shell starts after them."""
+    """The variables that the blocks of that name give to later programs of their shell."""
     text = "\n".join(_with(block, renamed) for block in named(runner, name))
     before, after = (
         subprocess.run(["bash", "-euc", f"{script}\nexec env -0"], check=True, text=True,
