@@ -160,16 +160,18 @@ def plain(text):
     return re.sub(r"[*\[\]]|!\[", "", text)
 
 
-def comments(path, text):
+def comments(path, text, docstrings=True):
     """The comments and docstrings of a source, each on its line, and nothing else."""
     lines = [""] * (text.count("\n") + 2)
-    if path.suffix in (".cpp", ".hpp", ".cu", ".cuh"):
-        found = ((text.count("\n", 0, one.start()), one[1])
-                 for one in re.finditer(r"(?<!:)//(.*)", text))
+    if path.suffix != ".py":
+        mark = r"(?<!:)//" if path.suffix in (".cpp", ".hpp", ".cu", ".cuh") else r"(?:^|\s)#(?!!)"
+        found = ((text.count("\n", 0, one.start(1)), one[1])
+                 for one in re.finditer(rf"{mark}(.*)", text))
     else:
         found = ((token.start[0] - 1, token.string.strip("#\""))
                  for token in tokenize.generate_tokens(io.StringIO(text).readline)
-                 if token.type == tokenize.COMMENT or token.string.startswith('"""'))
+                 if token.type == tokenize.COMMENT
+                 or (docstrings and token.string.startswith('"""')))
     for at, comment in found:
         for number, line in enumerate(comment.split("\n"), at):
             lines[number] = line.strip()
