@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +21,8 @@ if not FORK:
 
 import rollring as rr  # noqa: E402
 from python.atropos_servers import ours  # noqa: E402
-from python.torchtitan_world import group_of  # noqa: E402
-from titan_handlers import Shape, post, taken  # noqa: E402
-from titan_runs import LONGEST, SEQUENCES, Outcome, Run  # noqa: E402
+from titan_handlers import Shape, taken  # noqa: E402
+from titan_runs import Outcome, Run, groups_of  # noqa: E402
 
 STEPS = 3
 
@@ -41,16 +39,6 @@ def rings(tmp_path: Path) -> Iterator[Any]:
     yield name
     for one in made:
         rr.remove(one, force=True, missing_ok=True)
-
-
-def groups_of(count: int, size: int, longest: int) -> list[Any]:
-    groups = [group_of(number, size, longest) for number in range(count)]
-    for group in groups:
-        scores = group["scores"]
-        if len(set(scores)) == 1:
-            scores[0] = 1.0 - scores[0]
-    groups[1]["overrides"] = [{"set_advantage_to_zero": number == 1} for number in range(size)]
-    return groups
 
 
 @pytest.mark.parametrize(("world", "parts", "scale"), [(2, 1, True), (4, 2, False)])
@@ -87,10 +75,7 @@ def whole_run(stack: ExitStack, rings: Any, folder: Path, *starts: dict[str, Any
     for start in starts:
         run.start(**start)
         if not outcomes:
-            while server.get("/info")["batch_size"] in (-1, None):  # until it has registered
-                assert run.alive(), run.end().log[-4000:]
-                signal.sigtimedwait([], 0.2)
-            post(server.url, groups_of(2 * STEPS, SEQUENCES // 2, LONGEST), LONGEST)
+            run.feed(server)
         outcomes.append(run.end())
     return outcomes
 

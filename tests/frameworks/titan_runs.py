@@ -1,4 +1,7 @@
-"""Runs of Nous' whole trainer on two FSDP ranks on a CPU, with an engine beside it."""
+"""Runs of Nous' whole trainer on two FSDP ranks on a CPU, with an engine beside it.
+
+tests/gpu/torchtitan has the same on GPUs.
+"""
 
 from __future__ import annotations
 
@@ -11,51 +14,101 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from python.atropos_servers import free_port
+from python.atropos_servers import Server, free_port
+from python.torchtitan_world import group_of
+from titan_handlers import post
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-PATIENCE = 1800.0
 RANKS = 2
 SEQUENCES = 8
 LONGEST = 60
 
 
+def groups_of(count: int, size: int, longest: int) -> list[Any]:
+    """Groups with some advantage; the second one has a member that says it has none."""
+    groups = [group_of(number, size, longest) for number in range(count)]
+    for group in groups:
+        scores = group["scores"]
+        if len(set(scores)) == 1:
+            scores[0] = 1.0 - scores[0]
+    groups[1]["overrides"] = [{"set_advantage_to_zero": number == 1} for number in range(size)]
+    return groups
+
+
 class Outcome(NamedTuple):
-    """Of a run: its final state, gradient norms by step, the engine's values by version."""
+    """Of a run: its final state, gradient norms by step, each engine's digests by version."""
 
     code: int
     log: str
     norms: dict[int, str]
-    served: dict[int, dict[str, float]]
+    engines: list[dict[int, dict[str, str]]]
+
+    @property
+    def served(self) -> dict[int, dict[str, str]]:
+        """By the only engine."""
+        (found,) = self.engines
+        return found
 
 
 class Run:
     """A folder with the checkpoints of a trainer, which may be started again."""
+
+    patience = 1800.0
+    devices = ("",)  # of its engines
+    program = (str(EXAMPLES / "tiny_titan.py"),)
+    model = "llama3/train_configs/debug_model.toml"
 
     def __init__(self, fork: str, folder: Path, ring: str, url: str, steps: int) -> None:
         self.fork, self.folder, self.ring, self.url = fork, folder, ring, url
         self.steps = steps
         self._started = 0
         self._ranks: list[subprocess.Popen[str]] = []
-        self._engine: subprocess.Popen[str] | None = None
+        self._engines: list[subprocess.Popen[str]] = []
 
     def start(self, *, dies: str = "", interval: int = 1, last: int = 0, **settings: Any) -> None:
-        """With an engine, which attaches as soon as it publishes.
+        """With its engines, which attach as soon as it publishes.
 
         Args:
             dies: When each rank is killed, as titan_killed.py takes it.
             interval: Steps of a checkpoint.
-            last: The version after which the engine ends. Default: that of the last step.
+            last: The version after which the engines end. Default: that of the last step.
             settings: Others of ROLLRING_TORCHTITAN.
         """
         self._started += 1
-        given = {"server": self.url, "weights": "channel", "engines": 1, **settings}
+        given = {"weights": "channel", "engines": len(self.devices), **settings}
+        environment = {**os.environ, **self._environment({"server": self.url, **given})}
+        if dies:
+            environment["TITAN_DIES"] = dies
+        for number, device in enumerate(self.devices):
+            name, versions = f"engine{number}", str(last or self.steps)
+            engine = [str(HERE / "titan_engine.py"), self.ring, versions, name, device]
+            self._engines.append(self._begin(engine, self._log_of(f"{name}-"), os.environ))
+        port = str(free_port())
+        arguments = self._arguments(interval, "titan_killed" if dies else "")
+        for rank in range(RANKS):
+            of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
+            log = self._log_of(f"rank{rank}-")
+            self._ranks.append(self._begin(arguments, log, environment | of_rank))
+
+    def _begin(self, arguments: list[str], log: Path, environment: Any) -> subprocess.Popen[str]:
+        with open(log, "w", encoding="utf-8") as file:
+            return subprocess.Popen(
+                [sys.executable, *arguments],
+                env=environment,
+                cwd=self.folder,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _log_of(self, name: str) -> Path:
+        return self.folder / f"{name}{self._started}.log"
+
+    def _environment(self, settings: dict[str, Any]) -> dict[str, str]:
         path = [self.fork, str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {
-            **os.environ,
+        return {
             "PYTHONPATH": os.pathsep.join(path),
-            "ROLLRING_TORCHTITAN": json.dumps(given),
+            "ROLLRING_TORCHTITAN": json.dumps(settings),
             "LOGDIR": str(self.folder),
             "WANDB_MODE": "offline",
             "WANDB_DIR": str(self.folder),
@@ -66,82 +119,76 @@ class Run:
             "LOCAL_WORLD_SIZE": str(RANKS),
             "MASTER_ADDR": "127.0.0.1",
         }
-        if dies:
-            environment["TITAN_DIES"] = dies
-        engine = [sys.executable, str(HERE / "titan_engine.py"), self.ring, str(last or self.steps)]
-        self._engine = subprocess.Popen(
-            engine, stdout=self._file("engine"), stderr=subprocess.STDOUT
-        )
-        port = str(free_port())
-        for rank in range(RANKS):
-            of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
-            self._ranks.append(
-                subprocess.Popen(
-                    [sys.executable, *self._arguments(interval, "titan_killed" if dies else "")],
-                    env=environment | of_rank,
-                    cwd=self.folder,
-                    stdout=self._file(f"rank{rank}-"),
-                    stderr=subprocess.STDOUT,
-                )
-            )
 
-    def _file(self, name: str) -> Any:
-        path = self.folder / f"{name}{self._started}.log"
-        return open(path, "w", encoding="utf-8")  # noqa: SIM115  the process has it
+    def _values(self, interval: int) -> dict[str, Any]:
+        return {
+            "training.mixed_precision_param": "float32",  # a CPU may have no bfloat16
+            "comm.train_timeout_seconds": int(self.patience),
+            "checkpoint.interval": interval,
+        }
 
     def _arguments(self, interval: int, module: str) -> list[str]:
-        config = Path(self.fork, "torchtitan/models/llama3/train_configs/debug_model.toml")
         values = {
-            "job.config_file": config,
+            "job.config_file": Path(self.fork, "torchtitan/models", self.model),
             "job.dump_folder": self.folder,
             "model.hf_assets_path": Path(self.fork, "tests/assets/tokenizer"),
             "training.local_batch_size": 2,
             "training.seq_len": 256,
             "training.global_batch_size": SEQUENCES,
-            "training.mixed_precision_param": "float32",  # a CPU may have no bfloat16
             "training.steps": self.steps,
             "activation_checkpoint.mode": "none",
             "checkpoint.folder": self.folder / "checkpoint",
-            "checkpoint.interval": interval,
-            "comm.train_timeout_seconds": int(PATIENCE),
             "debug.seed": 1,
             "experimental.custom_import": module or "rollring.integrations.torchtitan",
+            **self._values(interval),
         }
-        made = [str(EXAMPLES / "tiny_titan.py")]
+        made = [*self.program, "--metrics.enable_wandb"]
         for name, value in values.items():
             made += [f"--{name}", str(value)]
-        return [*made, "--metrics.enable_wandb", "--checkpoint.enable"]
+        return [*made, "--checkpoint.enable"] if interval else made
+
+    def feed(self, server: Server) -> None:
+        """With more groups than it takes, once it has registered."""
+        for _ in range(int(self.patience / 0.2)):
+            assert self.alive(), self.end().log[-4000:]
+            if server.get("/info")["batch_size"] not in (-1, None):
+                break
+            signal.sigtimedwait([], 0.2)
+        post(server.url, groups_of(2 * self.steps, SEQUENCES // 2, LONGEST), LONGEST)
 
     def alive(self) -> bool:
         return all(rank.poll() is None for rank in self._ranks)
 
     def end(self) -> Outcome:
-        """Once all ranks have ended, or one has failed."""
-        assert self._engine is not None
-        for _ in range(int(PATIENCE / 0.2)):
+        """Once all ranks have ended, or one of them or an engine has failed."""
+        for _ in range(int(self.patience / 0.2)):
             codes = [rank.poll() for rank in self._ranks]
-            if any(codes) or None not in codes:
+            if any(codes) or None not in codes or any(one.poll() for one in self._engines):
                 break
             signal.sigtimedwait([], 0.2)
         code = next((code for code in codes if code), 0 if None not in codes else -1)
         if code == 0:
-            self._engine.wait(PATIENCE)
+            for engine in self._engines:
+                engine.wait(self.patience)
         self.kill()
-        log = (self.folder / f"rank0-{self._started}.log").read_text(encoding="utf-8")
-        engine = (self.folder / f"engine{self._started}.log").read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in engine.splitlines() if line.startswith("{")]
+        log = self._log_of("rank0-").read_text(encoding="utf-8")
         plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
         norms = dict(re.findall(r"step:\s*(\d+).*?grad_norm:\s*([\d.]+)", plain))
         return Outcome(
             code,
             log,
             {int(step): norm for step, norm in norms.items()},
-            {line["version"]: line["sums"] for line in lines},
+            [self._served(number) for number in range(len(self.devices))],
         )
 
+    def _served(self, engine: int) -> dict[int, dict[str, str]]:
+        log = self._log_of(f"engine{engine}-").read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        return {line["version"]: line["digests"] for line in lines}
+
     def kill(self) -> None:
-        for process in (*self._ranks, self._engine):
-            if process is not None:
-                process.kill()
-                process.wait()
+        for process in (*self._ranks, *self._engines):
+            process.kill()
+            process.wait()
         self._ranks.clear()
+        self._engines.clear()
