@@ -4,12 +4,13 @@
 
 AReaL's FSDP engine and SGLang's scheduler are stand-ins with a toy model; the trainer's is sharded
 by FSDP2 over gloo where there are several ranks. `kind` "theirs" has the steps of AReaL's own
-colocated adapters on host memory, for the figure beside.
+colocated adapters on host memory, for the figure beside. tests/gpu/areal has a `Host` on GPUs.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -27,11 +28,11 @@ HEADS, GROUPS, VOCABULARY = 4, 2, 64
 AREAL = "areal.experimental"
 
 
-def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
+def shapes(hidden: int, layers: int = 2) -> dict[str, tuple[int, ...]]:
     """Of the trainer's parameters."""
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (VOCABULARY, hidden)}
     small = hidden * GROUPS // HEADS
-    for layer in range(2):
+    for layer in range(layers):
         for name, rows in {
             "self_attn.q_proj": hidden, "self_attn.k_proj": small, "self_attn.v_proj": small,
             "self_attn.o_proj": hidden, "mlp.gate_proj": 2 * hidden, "mlp.up_proj": 2 * hidden,
@@ -42,11 +43,11 @@ def shapes(hidden: int) -> dict[str, tuple[int, ...]]:
     return found | {"model.norm.weight": (hidden,), "lm_head.weight": (VOCABULARY, hidden)}
 
 
-def weights(version: int, hidden: int) -> dict[str, torch.Tensor]:
-    made = torch.Generator().manual_seed(version)
+def weights(version: int, given: dict[str, Any], device: str = "cpu") -> dict[str, torch.Tensor]:
+    made = torch.Generator(device).manual_seed(version)
     return {
-        name: torch.randn(shape, generator=made).to(torch.bfloat16)
-        for name, shape in shapes(hidden).items()
+        name: torch.randn(shape, generator=made, device=device).to(torch.bfloat16)
+        for name, shape in shapes(given["hidden"], given.get("layers", 2)).items()
     }
 
 
@@ -96,6 +97,37 @@ class Domain:
 
     def resume(self, *tags: str) -> None:
         self._turn("resume", tags, True)
+
+
+class Host:
+    """Of one process: where its model lies, and the domain that releases it."""
+
+    device = "cpu"
+    backend = "gloo"
+    least_sharded = 2  # ranks from which on the trainer's model is sharded
+
+    def __init__(self, given: dict[str, Any], *tags: str, resident: bool) -> None:
+        self.given = given
+        self.domain: Any = Domain(**dict.fromkeys(tags, resident))
+
+    def region(self, tag: str) -> contextlib.AbstractContextManager[None]:
+        """Its allocations are released with the tag."""
+        return contextlib.nullcontext()
+
+    def made(self, model: Any, *tags: str) -> Any:
+        """Make the rest that the tags are for, and return the trainer's optimizer."""
+
+    def training_adapter(self, adapter: Any) -> Any:
+        """The one that AReaL's routes of a trainer call."""
+        return Theirs(adapter, True) if self.given["kind"] == "theirs" else adapter
+
+    def inference_adapter(self, adapter: Any) -> Any:
+        """The one that its routes of an engine call."""
+        return Theirs(adapter, False) if self.given["kind"] == "theirs" else adapter
+
+    def seen(self) -> dict[str, Any]:
+        """Further facts of a worker."""
+        return {}
 
 
 class Theirs:
@@ -158,7 +190,7 @@ def dies_in(where: Any, name: str, version: int) -> None:
     setattr(where, name, method)
 
 
-def prepare(given: dict[str, Any], domain: Domain) -> None:
+def prepare(host: Host) -> None:
     torch.set_num_threads(1)
     torch.multiprocessing.set_sharing_strategy("file_system")
     # It needs Megatron's bridges, which need a GPU; AReaL's routes only ask for the name.
@@ -167,31 +199,32 @@ def prepare(given: dict[str, Any], domain: Domain) -> None:
     sys.modules[megatron.__name__] = megatron
     import rollring.integrations.areal as areal
 
-    if given["kind"] == "rollring":
+    if host.given["kind"] == "rollring":
         areal.install()
-        areal.use_domain(domain)
+        areal.use_domain(host.domain)
 
 
 # --- the trainer ----------------------------------------------------------------------------------
 
 
-def fsdp_engine(given: dict[str, Any]) -> Any:
+def fsdp_engine(host: Host) -> Any:
     from areal.engine.fsdp_engine import FSDPEngine
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    world = given.get("world", 1)
-    torch.distributed.init_process_group("gloo")
-    mesh = init_device_mesh("cpu", (world,), mesh_dim_names=("dp",))
-    model = module_of(weights(0, given["hidden"]))
-    if world > 1:
-        for layer in model.model.layers.children():
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+    world = host.given.get("world", 1)
+    torch.distributed.init_process_group(host.backend)
+    mesh = init_device_mesh(host.device, (world,), mesh_dim_names=("dp",))
+    model = module_of(weights(0, host.given, host.device))
+    with host.region("weights"):
+        if world >= host.least_sharded:
+            for layer in model.model.layers.children():
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
 
     class Engine(FSDPEngine):  # type: ignore[misc]
         data_parallel_world_size = world
-        device = torch.device("cpu")
+        device = torch.device(host.device)
         is_vision_model = False
         dp_rank = rank = torch.distributed.get_rank()
         world_size = world
@@ -200,14 +233,15 @@ def fsdp_engine(given: dict[str, Any]) -> Any:
 
         def __init__(self) -> None:
             self.model = model
+            self.optimizer = host.made(model, "optimizer")
 
     return Engine()
 
 
-def train(engine: Any, version: int, hidden: int) -> None:
+def train(engine: Any, version: int, host: Host) -> None:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    state = weights(version, hidden)
+    state = weights(version, host.given, host.device)
     for name, parameter in engine.model.named_parameters():
         if isinstance(parameter, DTensor):
             whole = distribute_tensor(state[name], parameter.device_mesh, parameter.placements)
@@ -216,21 +250,20 @@ def train(engine: Any, version: int, hidden: int) -> None:
             parameter.data.copy_(state[name])
 
 
-def trainer(given: dict[str, Any]) -> None:
+def trainer(given: dict[str, Any], of: type[Host] = Host) -> None:
     import flask
     from werkzeug.serving import make_server
 
-    domain = Domain(weights=True, optimizer=True)
-    prepare(given, domain)
+    host = of(given, "weights", "optimizer", resident=True)
+    prepare(host)
     awex: Any = importlib.import_module(f"{AREAL}.training_service.worker.awex")
-    if given["kind"] == "theirs":
-        made = awex._create_training_adapter
-        awex._create_training_adapter = lambda engine: Theirs(made(engine), True)
+    made = awex._create_training_adapter
+    awex._create_training_adapter = lambda engine: host.training_adapter(made(engine))
     if given.get("dies"):
         import rollring as rr
 
         dies_in(rr.WeightTransaction, "wait_staged", given["dies"])
-    engine = fsdp_engine(given)
+    engine = fsdp_engine(host)
     thread = concurrent.futures.ThreadPoolExecutor(1)
 
     def run_endpoint(name: str, call: Any, return_result: bool = True) -> Any:
@@ -254,12 +287,16 @@ def trainer(given: dict[str, Any]) -> None:
 
     @app.post("/step/<int:version>")
     def step(version: int) -> Any:
-        thread.submit(train, engine, version, given["hidden"]).result()
+        thread.submit(train, engine, version, host).result()
         return flask.jsonify({})
 
     @app.get("/calls")
     def calls() -> Any:
-        return flask.jsonify(domain.calls)
+        return flask.jsonify(host.domain.calls)
+
+    @app.get("/seen")
+    def seen() -> Any:
+        return flask.jsonify(thread.submit(host.seen).result())
 
     server = make_server("127.0.0.1", given["port"], app, threaded=True)
     Path(given["up"]).touch()
@@ -279,13 +316,13 @@ def scheduler_of(model: torch.nn.Module) -> Any:
     )
 
 
-def engine(given: dict[str, Any]) -> None:
+def engine(given: dict[str, Any], of: type[Host] = Host) -> None:
     import areal
     import uvicorn
     from fastapi import FastAPI
 
-    domain = Domain(weights=False, kv_cache=False)
-    prepare(given, domain)
+    host = of(given, "weights", "kv_cache", resident=False)
+    prepare(host)
     theirs: Any = importlib.import_module(f"{AREAL}.weight_update.awex.sglang_adapter")
     if given.get("dies"):
         import rollring as rr
@@ -298,13 +335,15 @@ def engine(given: dict[str, Any]) -> None:
     routes = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(routes)
     hidden = given["hidden"]
-    model = module_of(fused(weights(0, hidden)))
+    state = fused(weights(0, given, host.device))
+    with host.region("weights"):
+        model = module_of(state)
+    del state
+    host.made(model, "kv_cache")
     model.config = SimpleNamespace(
         num_attention_heads=HEADS, num_key_value_heads=GROUPS, architectures=["Qwen2ForCausalLM"]
     )
-    adapter = theirs.AwexSGLangAdapter(scheduler_of(model))
-    if given["kind"] == "theirs":
-        adapter = Theirs(adapter, False)
+    adapter = host.inference_adapter(theirs.AwexSGLangAdapter(scheduler_of(model)))
 
     class Proxy:
         """A stand-in for its queue to the scheduler, whose bridge calls the adapter."""
@@ -327,21 +366,26 @@ def engine(given: dict[str, Any]) -> None:
 
     @app.get("/serves/{version}")
     def serves(version: int) -> bool:
-        wanted = fused(weights(version, hidden))
+        wanted = fused(weights(version, given, host.device))
         return all(torch.equal(one, wanted[name]) for name, one in model.named_parameters())
 
     @app.post("/head/{rows}")
     def head(rows: int) -> bool:
         """Another vocabulary: versions do not fit."""
         kept = model.lm_head.weight.data
-        new = torch.nn.Parameter(torch.zeros(rows, hidden, dtype=kept.dtype), requires_grad=False)
+        zeros = torch.zeros(rows, hidden, dtype=kept.dtype, device=kept.device)
+        new = torch.nn.Parameter(zeros, requires_grad=False)
         new.data[: min(rows, len(kept))] = kept[:rows]
         model.lm_head.weight = new
         return True
 
     @app.get("/calls")
     def calls() -> Any:
-        return domain.calls
+        return host.domain.calls
+
+    @app.get("/seen")
+    def seen() -> dict[str, Any]:
+        return host.seen()
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:

@@ -35,6 +35,8 @@ def post(url: str, json: Any = None) -> None:
 class World:
     """A pair, its processes and AReaL's gateway."""
 
+    program = HERE / "areal_workers.py"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pair = f"test-{os.getpid()}-{folder.name}"
@@ -56,13 +58,17 @@ class World:
         with open(f"{up}.log", "wb") as log:
             arguments = [role, json.dumps({**given, "world": world})]
             started = subprocess.Popen(
-                [sys.executable, str(HERE / "areal_workers.py"), *arguments],
-                env=os.environ | environment,
+                [sys.executable, str(self.program), *arguments],
+                env=os.environ | environment | self.environment(given),
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
         self.processes.append(started)
         (self.trainers if role == "trainer" else self.engines).append(f"http://127.0.0.1:{port}")
+
+    def environment(self, given: dict[str, Any]) -> dict[str, str]:
+        """Of a worker that is given this."""
+        return {}
 
     def connect(self) -> None:
         for one, url in zip(self.processes, self.urls, strict=True):
