@@ -11,10 +11,16 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from atroposlib.envs.base import BaseEnv, BaseEnvConfig
 from atroposlib.envs.server_handling.server_baseline import ServerBaseline
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 
 URL, SIZE, GROUPS, TAG, TOKENIZER = sys.argv[1:6]
 
@@ -83,12 +89,18 @@ def die_after(records: int) -> None:
     Producer.push_many = last  # type: ignore[method-assign]
 
 
+def pasted(environment: type[BaseEnv]) -> Any:
+    """The environment as docs/atropos.md has it, whose reader's own this one is."""
+    for name in ("my_envs", "my_envs.gsm8k"):
+        sys.modules[name] = ModuleType(name)
+    sys.modules["my_envs.gsm8k"].GSM8kEnv = environment  # type: ignore[attr-defined]
+    return pages.execute("tests/python/atropos_env.py", "mixin")["MyEnv"]
+
+
 if __name__ == "__main__":
     if len(sys.argv) > 7:
         die_after(int(sys.argv[7]))
     if len(sys.argv) > 6:  # through the ring
-        from rollring.integrations.atropos import with_rollring
-
-        Counting = with_rollring(Counting)  # type: ignore[misc]
+        Counting = pasted(Counting)  # type: ignore[misc]
     environment = Counting(Counting.config(), ServerBaseline(), testing=True)
     asyncio.run(environment.env_manager())
