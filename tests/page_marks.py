@@ -4,7 +4,7 @@
  - C++ is examples/, shown: tests/install/outside.py compares, builds and runs it.
  - `sh` and `python` without a mark are run by tests/python/test_pages.py.
  - A mark names what runs the block, which in turn asks for it or names the programs in it.
- - `text` is a drawing or an output. Nothing runs a block in another language: it says why.
+ - `text` is a drawing or an output. A block in another language has a mark, too.
 """
 import importlib.util
 import re
@@ -37,7 +37,7 @@ def breaches(block, source_of):
             yield f"'{block.reason}' does not say why nothing runs it"
     elif not block.runners and OF_THE_TREE.search(block.text):
         yield "it starts a program of the tree: mark it with the test that runs it"
-    elif block.language not in RUN:
+    elif block.language not in RUN and not block.runners:
         yield (f"no test runs a block in '{block.language}': say `text` for a drawing or an "
                "output, or mark it <!-- not run: why -->")
     for runner, name in block.runners:

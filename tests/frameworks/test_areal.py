@@ -6,6 +6,7 @@ import importlib.util
 import json
 import signal
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +18,17 @@ if importlib.util.find_spec("areal") is None:
 from areal_world import World, post
 
 import httpx
+from areal.api.cli_args import SchedulingSpec
 from areal.experimental.weight_update.inference_adapter import AwexInferenceAdapter
 from areal.experimental.weight_update.training_adapter import AwexTrainingAdapter
+from omegaconf import OmegaConf
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 from rollring.integrations.areal import InferenceAdapter, TrainingAdapter
+
+RUNNER = "tests/frameworks/test_areal.py"
 
 
 @pytest.fixture
@@ -33,6 +41,18 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_they_are_adapters_as_areal_asks_for_them() -> None:
     assert isinstance(TrainingAdapter(object()), AwexTrainingAdapter)
     assert isinstance(InferenceAdapter(object()), AwexInferenceAdapter)
+
+
+def test_areal_takes_the_configuration_of_the_page() -> None:
+    (worker,) = pages.named(RUNNER, "worker")
+    (services,) = pages.named(RUNNER, "services")
+    for block in (worker, services):
+        ((given,),) = OmegaConf.create(block.text).values()
+        spec = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(SchedulingSpec), given))
+        assert isinstance(spec, SchedulingSpec)
+        if block == worker:
+            _, option, module = str(spec.cmd).split()
+            assert option == "-m" and importlib.util.find_spec(f"{module}.__main__")
 
 
 @pytest.mark.parametrize(("ranks", "engines"), [(1, 1), (2, 2), (2, 1)])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rollring as rr
 from conftest import PATIENCE, tokens_of
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages  # noqa: E402
 
 torch = pytest.importorskip("torch")
 
@@ -135,6 +141,23 @@ def test_views_as_torch_makes_them(ring: str) -> None:
     wanted = sent[2:6].unflatten(1, (6, 10))[:, ::2, 5:].transpose(0, 1)
     assert torch.equal(fused[3:6], wanted)
     assert not fused[:3].any() and not fused[6:].any()
+
+
+def test_the_views_of_the_page(ring: str) -> None:
+    sent = {name: torch.randn(4096, 64) for name in "qko"} | {"norm": torch.randn(64)}
+    with rr.WeightPublisher(ring, sent) as trainer:
+        found = pages.execute("tests/python/test_torch.py", "views", {"run44": ring})
+        with found["engine"] as engine:
+            thread = threading.Thread(target=trainer.publish, args=(1, PATIENCE))
+            thread.start()
+            with engine.next(PATIENCE):
+                pass
+            thread.join()
+    half = {name: sent[name][2048:] for name in "qk"}
+    assert torch.equal(found["qkv"][:4096], torch.cat([half["q"], half["k"]]))
+    assert torch.equal(found["transposed"], half["k"].unflatten(0, (-1, 128)).transpose(1, 2))
+    assert torch.equal(found["out"], sent["o"][:, 32:])
+    assert torch.equal(found["norm"], sent["norm"])
 
 
 def test_what_is_gathered_for_each_version_needs_only_a_description(ring: str) -> None:
