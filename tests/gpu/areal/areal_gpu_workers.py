@@ -39,6 +39,21 @@ def on_the_host() -> None:
     group.init_weights_update_group.__defaults__ = ("gloo", "")
 
 
+def newer_torch() -> None:
+    """AReaL 1.0.4 takes torch 2.10 and later for versions before 2.6, and then gives a call the
+    former name of an argument: its own path would not connect.
+    """
+    distributed: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    made = distributed._new_process_group_helper
+
+    def renamed(*given: Any, **told: Any) -> Any:
+        if "pg_options" in told:
+            told["backend_options"] = told.pop("pg_options")
+        return made(*given, **told)
+
+    distributed._new_process_group_helper = renamed
+
+
 def fsdp_engine_or_stand_in() -> str:
     """AReaL's, of which only the name is used, may not suit the machine's transformers."""
     try:
@@ -132,6 +147,7 @@ class Gpu(Host):
     def inference_adapter(self, adapter: Any) -> Any:
         if not self.is_ours:
             sglang()
+            newer_torch()
             scheduler = adapter._scheduler
             scheduler.release_memory_occupation = lambda request: None
             scheduler.resume_memory_occupation = lambda request: None
