@@ -1,9 +1,10 @@
 #pragma once
 // The fields of each stat struct, once: reports, tables and monitoring are made from them.
 //
-//   for_each_field(stat, [](const auto& field, const auto& value) {
-//       report(field.name, field.unit, value);
-//   });
+//   std::vector<std::string_view> names;
+//   for_each_field<LaneStat>([&](const auto& field) { names.push_back(field.name); });
+//
+// for_each_field(stat, visit) passes the value, too.
 //
 // `rollring metrics` exports those tables whose fields have a description.
 // Lists of other stats (RingStat::lanes, StashStat::groups, ...) are not fields. An Amount is one
