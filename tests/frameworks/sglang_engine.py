@@ -151,6 +151,21 @@ def published(value: float = 0, rows: int = 64) -> dict[str, torch.Tensor]:
     return {name: tensor.to(DEVICE) for name, tensor in made.items()}
 
 
+def trained(value: float) -> torch.nn.Module:
+    """A trainer's model, whose tensors are named likewise."""
+    made = torch.nn.Module()
+    made.embed = torch.nn.Embedding(64, 16)
+    made.layers = torch.nn.ModuleList(torch.nn.Module() for _ in range(3))
+    for layer in made.layers:
+        for which, size in (("q", 16), ("k", 8), ("v", 8)):
+            linear = torch.nn.Linear(64, size, bias=False, dtype=torch.bfloat16)
+            setattr(layer, f"{which}_proj", linear)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(value)
+    return made.to(DEVICE)
+
+
 class Model(torch.nn.Module):
     """As SGLang's are: q, k and v lie in one parameter, and load_weights knows where."""
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +21,14 @@ import ce_engine  # noqa: E402
 import ce_sender  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+sys.path.append(str(Path(__file__).parents[1]))
 
+import pages  # noqa: E402
 import rollring as rr  # noqa: E402
 from conftest import PATIENCE  # noqa: E402
 from rollring.integrations.checkpoint_engine import Sender  # noqa: E402
 
+RUNNER = "tests/frameworks/test_checkpoint_engine.py"
 SPAWN = multiprocessing.get_context("spawn")
 VERSIONS = int(os.environ.get("ROLLRING_TEST_VERSIONS", "200"))  # while nothing must grow
 SMALL = {"slots": 3, "slot_bytes": 1 << 17}  # many parts, and a tensor that goes through several
@@ -94,6 +101,36 @@ def test_every_receiver_loads_each_version_whole(
                 assert engine.next()[:3] == ("loaded", version, NAMES)
             publisher.wait_live(2, PATIENCE)
         assert publisher.committed_version == 5
+
+
+@pytest.fixture
+def served(engines: Callable[[], Engine]) -> Iterator[tuple[str, list[Any]]]:
+    """The address of a receiver's route, and the results of its calls."""
+    engine, done = engines(), []
+
+    class Route(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            for address in body["zmq_handles"].values():
+                engine.orders.send((address, "load"))
+                done.append((self.path, *engine.next()[:3]))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Route) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}", done
+        http.shutdown()
+        thread.join()
+
+
+def test_the_trainer_of_the_page(ring: str, served: tuple[str, list[Any]]) -> None:
+    url, done = served
+    model = SimpleNamespace(state_dict=lambda: ce_engine.model(3))
+    pages.execute(RUNNER, "trainer", {"run42": ring}, url=url, model=model, version=3)
+    assert done == [("/update_weights_from_ipc", "loaded", 3, NAMES)]
+    assert rr.describe(ring)["policy_version"] == 3
 
 
 def test_nothing_grows(publisher: rr.WeightPublisher, engines: Callable[[], Engine]) -> None:

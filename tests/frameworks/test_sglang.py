@@ -22,11 +22,14 @@ if importlib.util.find_spec("sglang") is None:  # which cannot be imported as a 
 import sglang_engine  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+sys.path.append(str(Path(__file__).parents[1]))
 
+import pages  # noqa: E402
 import rollring as rr  # noqa: E402
 from conftest import PATIENCE  # noqa: E402
 from rollring.integrations import sglang as ours  # noqa: E402
 
+RUNNER = "tests/frameworks/test_sglang.py"
 SPAWN = multiprocessing.get_context("spawn")
 Sender = ours.Sender
 
@@ -85,6 +88,14 @@ def test_every_server_serves_each_version_whole(
     for old, new in zip(before, (one.ask() for one in servers), strict=True):
         assert new["events"][len(old["events"]) :] == ["restored", "postprocessed"] * 20
         assert new["flushed"] == old["flushed"] + 20 and not new["open"]
+
+
+def test_the_trainer_of_the_page(ring: str, servers: list[Server]) -> None:
+    server = servers[0]
+    server.ask(fails_at="")
+    ours = {"run42": ring, "http://localhost:30000": server.url}
+    pages.execute(RUNNER, "trainer", ours, model=sglang_engine.trained(9), version=9)
+    assert served([server]) == [(9, "9")]
 
 
 def test_a_version_that_one_cannot_stage_is_served_by_nobody(
