@@ -21,6 +21,9 @@ import torch
 from ray.exceptions import RayError
 from tensordict import NonTensorStack, TensorDict
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 import rollring as rr
 import tq_workers
 from conftest import PATIENCE
@@ -90,6 +93,25 @@ def put(keys: list[str], tokens: int = 100, fill: int = 1) -> None:
 
 def get(keys: list[str]) -> list[Any]:
     return list(tq.kv_batch_get(keys=keys, partition_id="train")["ids"].unbind())
+
+
+def test_the_settings_of_the_page(cluster: None) -> None:
+    pytest.importorskip("verl")
+    from hydra import compose, initialize_config_module
+
+    (given,) = pages.named("tests/frameworks/test_transfer_queue.py", "settings")
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", given.text.split())
+    import rollring.integrations.transfer_queue  # noqa: F401
+
+    tq.init(config.transfer_queue)  # as verl's main_ppo does
+    try:
+        store = tq.get_client().storage_manager.storage_client.store
+        put(["a", "b"], fill=3)
+        assert [int(row[0]) for row in get(["a", "b"])] == [3, 3]
+        assert store.stats()["values"] == 2 and store.stats()["capacity_bytes"] == 16 << 30
+    finally:
+        tq.close()
 
 
 def test_replay_buffer_of_verl_with_two_workers(store: rr.Store) -> None:

@@ -22,7 +22,12 @@ from ray.exceptions import RayError
 from verl.checkpoint_engine.base import CheckpointEngineManager
 from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 import rollring as rr
+
+RUNNER = "tests/frameworks/test_verl.py"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,7 +82,9 @@ class Run:
     """Trainers, replicas and verl's manager of them."""
 
     def __init__(self, ring: str, trainers: int = 1, replicas: int = 2) -> None:
-        self.ring, self.config = ring, verl_workers.settings(ring)
+        (given,) = pages.named(RUNNER, "settings")
+        self.ring = ring
+        self.config = verl_workers.settings(given.text.replace("run42", ring).split())
         self.replicas = [Replica(self.config) for _ in range(replicas)]
         self.start_trainers(trainers)
 

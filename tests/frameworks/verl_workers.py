@@ -13,9 +13,11 @@ from typing import Any
 os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", RAY_USAGE_STATS_ENABLED="0")
 
 import torch
+from hydra import compose, initialize_config_module
 from verl.checkpoint_engine.base import CheckpointEngineRegistry, CheckpointEngineWorker
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.import_utils import import_external_libs
 from verl.workers.config import CheckpointEngineConfig, RolloutConfig
 from verl.workers.rollout import BaseRollout
@@ -23,13 +25,15 @@ from verl.workers.rollout import BaseRollout
 BUCKET = 1 << 20
 
 
-def settings(ring: str) -> CheckpointEngineConfig:
-    """A user's settings for it. A version streams through slots that hold a part of it."""
-    return CheckpointEngineConfig(
-        backend="rollring",
-        custom_backend_module="rollring.integrations.verl",
-        engine_kwargs={"rollring": {"ring": ring, "slot_bytes": 1 << 16, "slots": 2}},
-    )
+def settings(given: list[str]) -> CheckpointEngineConfig:
+    """verl's own with a user's settings. A version streams through slots that hold a part of it."""
+    ours = "+actor_rollout_ref.rollout.checkpoint_engine.engine_kwargs.rollring"
+    small = [f"{ours}.slot_bytes={1 << 16}", f"{ours}.slots=2"]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", [*given, *small])
+    made = omega_conf_to_dataclass(config.actor_rollout_ref.rollout.checkpoint_engine)
+    assert isinstance(made, CheckpointEngineConfig)
+    return made
 
 
 def model() -> torch.nn.Module:
