@@ -83,9 +83,11 @@ def test_vllm_weights(ring: str, tmp_path: Path) -> None:
     assert len({tokens for _, _, tokens in steps}) == 3  # another version shows
 
 
-def test_skyrl_rollouts(ring: str, tmp_path: Path) -> None:
-    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "skyrl_rollouts.py"))
-    assert re.findall(r"step (\d): 32 rollouts, mean 0", text) == ["0", "1", "2"]
+def test_skyrl(ring: str, tmp_path: Path) -> None:
+    text = run(ring, tmp_path, sys.executable, str(EXAMPLES / "skyrl.py"))
+    rewards = numbers(text, r"step \d+: mean reward ([\d.]+)")
+    assert len(rewards) == 20, text
+    rises(rewards)
 
 
 def test_verl(ring: str, tmp_path: Path) -> None:

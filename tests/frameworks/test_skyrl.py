@@ -22,7 +22,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 import rollring as rr  # noqa: E402
 from killing import FORK  # noqa: E402
 from rollring.integrations.skyrl import RollringGenerator  # noqa: E402
-from skyrl_world import TrajectoryID, Workers, asked, expected, work  # noqa: E402
+from skyrl_world import (  # noqa: E402
+    TrajectoryID,
+    Workers,
+    asked,
+    expected,
+    pages,
+    pasted,
+    work,
+)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -31,6 +39,7 @@ os.environ.setdefault("LOG_LEVEL", "WARNING")
 
 base = pytest.importorskip("skyrl.train.generators.base")
 
+RUNNER = "tests/frameworks/test_skyrl.py"
 GROUPS, SIZE, STALENESS, WAYS, ROWS, EPOCHS = 4, 4, 1, 6, 14, 2
 STEPS = EPOCHS * (ROWS // GROUPS)
 
@@ -68,6 +77,18 @@ def test_its_checks_take_rows_that_came_out_of_order_failed_and_came_again(ring:
     asyncio.run(main())
     generator.close()
     assert workers.end(PATIENCE) == [0, 0, 0]
+
+
+def test_the_two_ends_of_the_page(ring: str) -> None:
+    from skyrl.train.utils.trainer_utils import validate_generator_output
+
+    experiment = pages.execute(RUNNER, "trainer", {"run42": ring})["MyExp"]
+    generator = experiment.get_generator(None, None, tokenizer(), None)
+    workers = Workers(ring, 2, target=pasted, args=(RUNNER, "worker"))
+    output = asyncio.run(generator.generate(asked(GROUPS, SIZE)))
+    validate_generator_output(GROUPS * SIZE, output)
+    generator.close()
+    assert workers.end(PATIENCE) == [0, 0]
 
 
 class Engines:

@@ -27,7 +27,10 @@ import rollring as rr
 import rollring.integrations.skyrl.weights
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+import pages  # noqa: E402
 from killing import FORK  # noqa: E402
+
+RUNNER = "tests/frameworks/test_skyrl_weights.py"
 
 
 @pytest.fixture(autouse=True)
@@ -160,8 +163,10 @@ def test_a_run_of_its_own_hands_it_to_rays_workers(
     from skyrl.train.config import SkyRLTrainConfig
     from skyrl.train.utils.utils import initialize_ray
 
-    monkeypatch.setenv("ROLLRING_SKYRL", ring)
-    monkeypatch.setenv("RAY_RUNTIME_ENV_HOOK", "rollring.integrations.skyrl.weights.runtime_env")
+    settings = pages.exported(RUNNER, "settings", {"run42": ring})
+    assert settings["ROLLRING_SKYRL"] == ring and len(settings) == 3
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     monkeypatch.setenv("PYTHONPATH", paths)  # Ray's workers inherit it from the cluster
     config = SkyRLTrainConfig()

@@ -5,10 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 import rollring as rr
 from killing import FORK
 from rollring.integrations.skyrl import serve
@@ -75,13 +81,33 @@ def work(ring: str, begun: Any = None, stands_at: int = -1, gate: Any = None) ->
     serve(ring, make, name=f"worker {os.getpid()}")
 
 
+async def my_agent(request: dict[str, Any]) -> Any:
+    """An agent of the reader of docs/skyrl.md."""
+    made = expected(request["instance_id"], request["repetition_id"])
+    return SimpleNamespace(
+        prompt_ids=made["prompt_ids"],
+        ids=made["response_ids"],
+        logprobs=made["logprobs"],
+        reward=made["reward"],
+        why=made["stop_reason"],
+    )
+
+
+def pasted(ring: str, runner: str, name: str) -> None:
+    """A worker as the page has it."""
+    pages.execute(runner, name, {"run42": ring}, my_agent=my_agent)
+
+
 class Workers:
     """Processes that make rollouts, until the ring is removed."""
 
-    def __init__(self, ring: str, count: int, gate: Any = None) -> None:
+    def __init__(
+        self, ring: str, count: int, gate: Any = None, target: Any = work, args: Any = ()
+    ) -> None:
         self.ring = ring
+        more = {"gate": gate} if gate else {}
         self.children = [
-            FORK.Process(target=work, args=(ring,), kwargs={"gate": gate}) for _ in range(count)
+            FORK.Process(target=target, args=(ring, *args), kwargs=more) for _ in range(count)
         ]
         for child in self.children:
             child.start()

