@@ -114,7 +114,7 @@ def page_lines():
     """The lines of the pages' blocks that help_examples.py runs."""
     runner = "tests/help_examples.py"
     text = "\n".join(block.text for block in pages.blocks() if (runner, "") in block.runners)
-    return [re.sub(r"\s+# .*", "", line) for line in text.splitlines() if line]
+    return list(dict.fromkeys(re.sub(r"\s+# .*", "", line) for line in text.splitlines() if line))
 
 
 def examples(command):

@@ -14,6 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 from python.atropos_servers import Server, free_port
 from python.torchtitan_world import group_of
 from titan_handlers import post
@@ -127,9 +130,17 @@ class Run:
             "checkpoint.interval": interval,
         }
 
+    def _mine(self) -> Path:
+        """A configuration of the fork with the lines of docs/torchtitan.md."""
+        theirs = Path(self.fork, "torchtitan/models", self.model)
+        (added,) = pages.named("tests/frameworks/titan_runs.py", "import")
+        made = self.folder / "mine.toml"
+        made.write_text(theirs.read_text(encoding="utf-8") + added.text, encoding="utf-8")
+        return made
+
     def _arguments(self, interval: int, module: str) -> list[str]:
         values = {
-            "job.config_file": Path(self.fork, "torchtitan/models", self.model),
+            "job.config_file": self._mine(),
             "job.dump_folder": self.folder,
             "model.hf_assets_path": Path(self.fork, "tests/assets/tokenizer"),
             "training.local_batch_size": 2,
@@ -139,7 +150,7 @@ class Run:
             "activation_checkpoint.mode": "none",
             "checkpoint.folder": self.folder / "checkpoint",
             "debug.seed": 1,
-            "experimental.custom_import": module or "rollring.integrations.torchtitan",
+            **({"experimental.custom_import": module} if module else {}),
             **self._values(interval),
         }
         made = [*self.program, "--metrics.enable_wandb"]
