@@ -28,6 +28,7 @@ Result<std::unique_ptr<LanePool>> LanePool::open(const std::string& ring) {
     std::unique_ptr<LanePool> pool(new LanePool(ring));
     // The other lanes are for producers without this server.
     pool->lanes_max_ = std::max(1U, stat->lane_count / 2);
+    pool->lane_bytes_ = stat->lane_bytes;
     if (auto added = pool->add(); !added) return std::unexpected(added.error());
     pool->first_ = pool->lanes_.front().get();
     return pool;
@@ -56,9 +57,8 @@ void LanePool::look() {
 
 // Null if no lane has the room.
 LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
-    const auto has_room = [bytes](const std::unique_ptr<Lane>& lane) {
-        return lane->filled == 0 ||
-               lane->filled + bytes <= usable(lane->producer.stats().lane_bytes);
+    const auto has_room = [this, bytes](const std::unique_ptr<Lane>& lane) {
+        return lane->filled == 0 || lane->filled + bytes <= usable(lane_bytes_);
     };
     auto found = std::ranges::find_if(lanes_, has_room);
     if (found == lanes_.end()) {
@@ -108,12 +108,11 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
         if (!problem.empty()) return LaneSend::bad_record;
         bytes += encoder.bytes() + frame_bytes;
     }
-    const std::uint64_t lane_bytes = first_->producer.stats().lane_bytes;
-    if (bytes > usable(lane_bytes)) {
+    if (bytes > usable(lane_bytes_)) {
         problem = fmt::format(
             "the group takes {} bytes, but a lane of this ring has {}, of which seven eighths are "
             "used: create the ring with --lane-bytes {}MiB or more",
-            bytes, lane_bytes, bytes / 7 * 8 / mib + 1);
+            bytes, lane_bytes_, bytes / 7 * 8 / mib + 1);
         return LaneSend::too_large;
     }
     const Deadline deadline = Deadline::after_ms(wait_ms);
