@@ -56,8 +56,8 @@ class LanePool {
     std::string ring_;
     std::uint32_t lanes_max_ = 1;
     std::uint64_t lane_bytes_ = 0;  // from the ring: a producer's stats are for its sender alone
-    Lane* first_ = nullptr;  // lanes_ moves when it grows
-    std::mutex mutex_;       // guards the following, except data under a lane's own mutex
+    Lane* first_ = nullptr;         // lanes_ moves when it grows
+    std::mutex mutex_;              // guards the following, except data under a lane's own mutex
     std::vector<std::unique_ptr<Lane>> lanes_;
     std::int64_t refused_ns_ = 0;  // when another lane was last refused
 };
