@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -147,3 +149,31 @@ def test_a_trainer_that_is_killed_ends_with_the_same_weights(
     assert again.code == 0, again.log[-4000:]
     assert again.norms == {n: norms[n] for n in range(begins, STEPS + 1)}
     assert again.served[last] == undisturbed.served[STEPS]
+
+
+@pytest.mark.parametrize(
+    ("step", "method", "rank"),
+    [
+        (3, "forward_backward_step", 1),
+        (3, "forward_backward_step", 0),
+        (2, "send_weights", 1),
+    ],
+)
+def test_a_rank_that_is_killed_alone_ends_the_others(
+    undisturbed: Outcome, rings: Any, tmp_path: Path, step: int, method: str, rank: int
+) -> None:
+    """Within a step, the rank with the ring or the other one; while a version is gathered. The
+    survivor raises in the collective that it waits in, and acknowledges nothing of the step.
+    """
+    dies = f"{step}:{method}:{rank}"
+    with ExitStack() as stack:
+        killed, again = whole_run(stack, rings, tmp_path / "killed", {"dies": dies}, {})
+    (code, _), (survived, log) = killed.ranks[rank], killed.ranks[1 - rank]
+    assert code == -signal.SIGKILL
+    assert survived == 1, log[-4000:]
+    assert re.search(r"Error: .*(closed|reset) by peer", log), log[-4000:]
+    norms = undisturbed.norms
+    assert killed.norms == {n: norms[n] for n in range(1, step)}
+    assert again.code == 0, again.log[-4000:]
+    assert again.norms == {n: norms[n] for n in range(step, STEPS + 1)}
+    assert again.served[STEPS] == undisturbed.served[STEPS]

@@ -1,8 +1,9 @@
 """`experimental.custom_import` for a trainer that is killed: ours, and then a trap.
 
-TITAN_DIES: "STEP:NAME": each rank is killed before that method of its trainer in that step. One
-rank alone dies before "finish", which makes a checkpoint whole whose files are written, and before
-the second "ack", when one group of the step before is acknowledged and the other is not.
+TITAN_DIES: "STEP:NAME": each rank is killed before that method of its trainer in that step;
+"STEP:NAME:RANK": that rank alone. One rank alone has "finish", which makes a checkpoint whole whose
+files are written, and "ack": it dies before the second, when one group of the step before is
+acknowledged and the other is not.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 import rollring
 import rollring.integrations.torchtitan
 
-STEP, _, NAME = os.environ["TITAN_DIES"].partition(":")
+STEP, NAME, *ALONE = os.environ["TITAN_DIES"].split(":")
 trainer: Any = sys.modules["__main__"].Trainer  # type: ignore[attr-defined]
 owner: Any = {"finish": FileSystemWriter, "ack": rollring.Batch}.get(NAME, trainer)
 method, train = getattr(owner, NAME), trainer.train
@@ -31,7 +32,7 @@ def trains(self: Any) -> None:
 
 
 def killed(*given: Any, **named: Any) -> Any:
-    if running[0].step == int(STEP):
+    if running[0].step == int(STEP) and ALONE in ([], [os.environ["RANK"]]):
         if not spared[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         spared[0] -= 1

@@ -40,12 +40,15 @@ def groups_of(count: int, size: int, longest: int) -> list[Any]:
 
 
 class Outcome(NamedTuple):
-    """Of a run: its final state, gradient norms by step, each engine's digests by version."""
+    """Of a run: its final state, gradient norms by step, each engine's digests by version, and how
+    each rank ended.
+    """
 
     code: int
     log: str
     norms: dict[int, str]
     engines: list[dict[int, dict[str, str]]]
+    ranks: list[tuple[int | None, str]]  # code and log; None: it was running
 
     @property
     def served(self) -> dict[int, dict[str, str]]:
@@ -66,6 +69,7 @@ class Run:
         self.fork, self.folder, self.ring, self.url = fork, folder, ring, url
         self.steps = steps
         self._started = 0
+        self._one_dies = False  # and the others end by themselves
         self._ranks: list[subprocess.Popen[str]] = []
         self._engines: list[subprocess.Popen[str]] = []
 
@@ -73,12 +77,13 @@ class Run:
         """With its engines, which attach as soon as it publishes.
 
         Args:
-            dies: When each rank is killed, as titan_killed.py takes it.
+            dies: When ranks are killed, as titan_killed.py takes it.
             interval: Steps of a checkpoint.
             last: The version after which the engines end. Default: that of the last step.
             settings: Others of ROLLRING_TORCHTITAN.
         """
         self._started += 1
+        self._one_dies = dies.count(":") == 2
         given = {"weights": "channel", "engines": len(self.devices), **settings}
         environment = {**os.environ, **self._environment({"server": self.url, **given})}
         if dies:
@@ -171,10 +176,11 @@ class Run:
         return all(rank.poll() is None for rank in self._ranks)
 
     def end(self) -> Outcome:
-        """Once all ranks have ended, or one of them or an engine has failed."""
+        """Once all ranks have ended, or one of them or an engine has failed that should not."""
         for _ in range(int(self.patience / 0.2)):
             codes = [rank.poll() for rank in self._ranks]
-            if any(codes) or None not in codes or any(one.poll() for one in self._engines):
+            failed = any(codes) or any(one.poll() for one in self._engines)
+            if None not in codes or (failed and not self._one_dies):
                 break
             signal.sigtimedwait([], 0.2)
         code = next((code for code in codes if code), 0 if None not in codes else -1)
@@ -182,7 +188,8 @@ class Run:
             for engine in self._engines:
                 engine.wait(self.patience)
         self.kill()
-        log = self._log_of("rank0-").read_text(encoding="utf-8")
+        logs = [self._log_of(f"rank{rank}-").read_text(encoding="utf-8") for rank in range(RANKS)]
+        log = logs[0]
         plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
         norms = dict(re.findall(r"step:\s*(\d+).*?grad_norm:\s*([\d.]+)", plain))
         return Outcome(
@@ -190,6 +197,7 @@ class Run:
             log,
             {int(step): norm for step, norm in norms.items()},
             [self._served(number) for number in range(len(self.devices))],
+            list(zip(codes, logs, strict=True)),
         )
 
     def _served(self, engine: int) -> dict[int, dict[str, str]]:
