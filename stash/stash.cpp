@@ -50,11 +50,12 @@ Stash::Impl::Impl(ReaderSeat seat, const StashOptions& given,
       machine_(given, core.journal().entries_max()),
       room(core.map(), core.control()),
       evacuation(core, records, groups, room),
-      shown(core, records, machine_, room, evacuation, given.max_open_bytes),
-      standstill(core, groups, room, evacuation, shown, events, given.count_leased),
+      shown(core, records, machine_, room, evacuation, given.advanced.max_open_bytes),
+      standstill(core, groups, room, evacuation, shown, events, given.advanced.count_leased),
       notices(core, machine_, shown, options, events),
       lanes(core.map(), core.seat().all()),
-      leases(records, lanes, {given.advantages, given.deviation, given.deviation_epsilon}),
+      leases(records, lanes,
+             {given.advantages, given.advanced.deviation, given.advanced.deviation_epsilon}),
       shares(core.map(),
              core.seat().reader_pages().at<SharePage>(core.map().geometry().shares_offset() -
                                                       core.map().geometry().reader_offset())),
@@ -120,7 +121,7 @@ Result<void> Stash::Impl::start() {
     evacuated_before = peek(control.evacuated_records);
     shares.open();
     room.start(options.group_size, options.extra);
-    shown.start(max_open_groups, !options.count_leased);
+    shown.start(max_open_groups, !options.advanced.count_leased);
     return {};
 }
 

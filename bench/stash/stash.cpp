@@ -109,7 +109,7 @@ void take_batches(const std::string& ring, Board& board, const Plan& plan) {
     rollring::StashOptions wanted{.group_size = group_size,
                                   .order = order,
                                   .batch = rollring::BatchTarget::groups(batch_groups)};
-    if (window != 0) wanted.window_fraction = static_cast<double>(batch_groups) / window;
+    if (window != 0) wanted.advanced.window_fraction = static_cast<double>(batch_groups) / window;
     auto stash =
         must(board, rollring::Stash::open(ring, wanted, {.spin = std::chrono::microseconds(1000)}));
     board.meet();

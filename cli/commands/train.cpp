@@ -248,7 +248,7 @@ std::string TrainRun::waiting_text() const {
 void TrainRun::tell_no_progress() {
     if (!stash_->no_progress()) return;
     const std::int64_t now_ns = monotonic_ns();
-    const std::int64_t period_ns = options_->train.stash.no_progress.count();
+    const std::int64_t period_ns = options_->train.stash.advanced.no_progress.count();
     if (told_ns_ != 0 && now_ns - told_ns_ < period_ns) return;
     told_ns_ = now_ns;
     progress_.clear();
@@ -403,7 +403,7 @@ int train(const ConsumeOptions& given) {
     if (train.deadline_ms >= 0) {
         stash.deadline = std::chrono::nanoseconds(nanoseconds(train.deadline_ms));
     }
-    stash.no_progress = std::chrono::nanoseconds(nanoseconds(train.no_progress_ms));
+    stash.advanced.no_progress = std::chrono::nanoseconds(nanoseconds(train.no_progress_ms));
     if (auto valid = validate(stash); !valid) return fail(valid.error());
     if (train.whole_records && options.output.empty()) {
         return fail(Errc::invalid_argument, "--output-format records needs an --output");

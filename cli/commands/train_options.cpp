@@ -83,7 +83,8 @@ void add_deadlines(const Adder& add, TrainOptions& options) {
 void add_selection(const Adder& add, StashOptions& stash) {
     add.count("--extra", stash.extra, "Members accepted beyond the group size; the size is shipped")
         ->capture_default_str();
-    add.choice("--select", stash.select, {{"first", Select::first}, {"uniform", Select::uniform}},
+    add.choice("--select", stash.advanced.select,
+               {{"first", Select::first}, {"uniform", Select::uniform}},
                "Which members ship: the first to finish, or a random choice");
     add.choice(
         "--order", stash.order,
@@ -102,10 +103,10 @@ void add_selection(const Adder& add, StashOptions& stash) {
                 {"loo", Advantages::loo},
                 {"none", Advantages::none}},
                "(r - mean) / (deviation + epsilon); r - mean; r - mean of the others; 0");
-    add.choice("--deviation", stash.deviation,
+    add.choice("--deviation", stash.advanced.deviation,
                {{"sample", Deviation::sample}, {"population", Deviation::population}},
                "For grpo: over n - 1, as in TRL's GRPOTrainer and torch, or over n");
-    add.needs(add.sub->add_option("--deviation-epsilon", stash.deviation_epsilon,
+    add.needs(add.sub->add_option("--deviation-epsilon", stash.advanced.deviation_epsilon,
                                   "For grpo: added to the deviation"))
         ->type_name("X")
         ->capture_default_str();
@@ -121,7 +122,7 @@ void add_admission(const Adder& add, StashOptions& stash) {
     add.count("--max-open-groups", stash.max_open_groups,
               "Maximum number of open groups; 0: --group-rows of the ring")
         ->capture_default_str();
-    add.needs(add_bytes(add.sub, "--max-open-bytes", stash.max_open_bytes,
+    add.needs(add_bytes(add.sub, "--max-open-bytes", stash.advanced.max_open_bytes,
                         "Maximum bytes of open groups; 0: only the lanes limit them"))
         ->default_str("0");
 }

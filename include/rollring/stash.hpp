@@ -83,17 +83,53 @@ class BatchTarget {
 };
 ROLLRING_API std::string_view name(BatchTarget::Unit unit);
 
+// The rest of StashOptions, for unusual runs.
+struct StashAdvanced {
+    // The members that ship of a group with `extra` ones: the first to finish (which favours short
+    // ones) or a uniform choice of all that were asked for.
+    Select select = Select::first;
+    std::uint64_t seed = 0;  // of the uniform choice
+
+    // Rewards that are no more than zero_variance_tolerance apart count as equal. At most
+    // zero_variance_run groups are dropped in a row for equal rewards, then one is kept: a run
+    // whose rewards never differ must not starve the trainer.
+    double zero_variance_tolerance = 0.0;
+    std::uint32_t zero_variance_run = 1024;
+
+    // The window of Order::windowed, as a share of a batch: of (batch / window_fraction) groups.
+    double window_fraction = 0.3;
+    std::vector<SourceWeight> source_weights = {};
+
+    // As StashOptions::max_open_groups, in bytes of records. 0: as many as fit.
+    std::uint64_t max_open_bytes = 0;
+    // Whether leased groups count as open. Set it to false for a trainer that collects several
+    // batches before it gives any back: producers that wait for a leased group to end would wait
+    // for ever. Leased groups are then added to max_open_groups, up to its default.
+    bool count_leased = true;
+
+    // Advantages::grpo divides by the deviation of the group's rewards plus deviation_epsilon; the
+    // defaults are those of TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
+    Deviation deviation = Deviation::sample;
+    double deviation_epsilon = 1e-4;
+
+    // For how long, and for how many groups, the stash remembers that they are over: a late member
+    // must not open its group again.
+    std::chrono::nanoseconds tombstone = std::chrono::hours(1);
+    std::uint32_t tombstones = 1 << 20;
+
+    // After this time without a batch, while groups are open, the stash reports their missing
+    // members.
+    std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
+};
+
 // Defaults suit GRPO with groups of 8 on one trainer. Most runs set group_size, batch and max_lag,
 // and some a deadline; the other options say how unusual groups end. The order of the fields is
 // stable, for designated initialisers.
 struct StashOptions {
     // A group is complete when this many members are final. A record's own group_size wins.
     std::uint32_t group_size = 8;
-    // The number of members to accept beyond the size. `size` of them are shipped: the first to
-    // finish (which favours short ones) or a uniform choice of all that were asked for.
+    // The number of members to accept beyond the size. `size` of them are shipped.
     std::uint32_t extra = 0;
-    Select select = Select::first;
-    std::uint64_t seed = 0;  // of the uniform choice
 
     // Without a deadline no group ships incomplete or is dropped for its age. Past it, a group
     // ships with min_size members, is dropped, or is held, by at_deadline. The event `overdue`
@@ -114,12 +150,8 @@ struct StashOptions {
     BadReward bad_reward = BadReward::fail;
 
     // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal.
-    // At most zero_variance_run are dropped in a row, then one is kept: a run whose rewards never
-    // differ must not starve the trainer. Members without a reward are not compared. Rewards that
-    // are no more than zero_variance_tolerance apart count as equal, too.
+    // Members without a reward are not compared.
     ZeroVariance zero_variance = ZeroVariance::keep;
-    double zero_variance_tolerance = 0.0;
-    std::uint32_t zero_variance_run = 1024;
 
     // Policy versions that the oldest generated token of a member may lag behind; -1: any. Checked
     // when a member comes and again when its batch is cut. A stale member is dropped, or withheld:
@@ -127,47 +159,29 @@ struct StashOptions {
     std::int64_t max_lag = -1;
     Stale stale = Stale::drop;
 
-    // Which complete groups a batch takes: the oldest within a window of (batch / window_fraction)
-    // groups, strictly the oldest (waits for stragglers), or the latest to complete.
+    // Which complete groups a batch takes: the oldest within a window, strictly the oldest (waits
+    // for stragglers), or the latest to complete.
     Order order = Order::windowed;
-    double window_fraction = 0.3;
 
     // A batch is cut when this much is complete. Groups are never split, so a batch by sequences or
     // tokens may exceed its target by less than one group.
     BatchTarget batch = BatchTarget::groups(16);
-    std::vector<SourceWeight> source_weights = {};
 
     // Producers wait before they open a group, never within one, while this many groups are open
-    // (incomplete, ready or leased) or announced, or this many bytes of records are held.
+    // (incomplete, ready or leased) or announced, or max_open_bytes of records are held.
     //
     // Both bounds are soft. Groups may exceed theirs by one for each producer, bytes by the records
     // in the lanes, and both by one group at a time while all producers wait and no group could
     // complete otherwise.
     //
     // 0: as many groups as RingOptions::group_rows, minus the number of lanes if there are more
-    // than two rows a lane; as many bytes as fit.
+    // than two rows a lane.
     std::uint32_t max_open_groups = 0;
-    std::uint64_t max_open_bytes = 0;
-    // Whether leased groups count as open. Set it to false for a trainer that collects several
-    // batches before it gives any back: producers that wait for a leased group to end would wait
-    // for ever. Leased groups are then added to max_open_groups, up to its default.
-    bool count_leased = true;
 
-    // Computed for each group when its batch is cut, by the formulas of batch.hpp. grpo
-    // divides by the deviation of the group's rewards plus deviation_epsilon; the defaults are
-    // those of TRL's GRPOTrainer. TRL's AsyncGRPOTrainer has population and 1e-8.
+    // Computed for each group when its batch is cut, by the formulas of batch.hpp.
     Advantages advantages = Advantages::grpo;
-    Deviation deviation = Deviation::sample;
-    double deviation_epsilon = 1e-4;
 
-    // For how long, and for how many groups, the stash remembers that they are over: a late member
-    // must not open its group again.
-    std::chrono::nanoseconds tombstone = std::chrono::hours(1);
-    std::uint32_t tombstones = 1 << 20;
-
-    // After this time without a batch, while groups are open, the stash reports their missing
-    // members.
-    std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
+    StashAdvanced advanced = {};
 
     // The values of deadline and at_deadline, with their defaults.
     [[nodiscard]] std::chrono::nanoseconds due_after() const {
@@ -333,7 +347,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] StashAccount account() const;
     [[nodiscard]] StashCopies copies() const;
     [[nodiscard]] std::size_t open_groups() const;
-    // Nothing was acknowledged for StashOptions::no_progress while groups are open.
+    // Nothing was acknowledged for StashAdvanced::no_progress while groups are open.
     [[nodiscard]] bool no_progress() const;
     // The oldest incomplete groups, at most `count`, as stat_stash() shows them from outside, but
     // with the whole instance_id, all missing members, and only producers that have sent.

@@ -100,8 +100,8 @@ StashOptions stash_options(nb::dict given) {
     if (options.take("batch_groups", count)) made.batch = BatchTarget::groups(count);
     options.take("group_size", made.group_size);
     options.take("extra", made.extra);
-    options.take("select", made.select, Select::uniform);
-    options.take("seed", made.seed);
+    options.take("select", made.advanced.select, Select::uniform);
+    options.take("seed", made.advanced.seed);
     if (std::chrono::nanoseconds span{}; options.take("deadline", span)) made.deadline = span;
     if (AtDeadline policy{}; options.take("at_deadline", policy, AtDeadline::hold)) {
         made.at_deadline = policy;
@@ -110,26 +110,26 @@ StashOptions stash_options(nb::dict given) {
     options.take("on_failed", made.on_failed, OnFailed::hold);
     options.take("bad_reward", made.bad_reward, BadReward::absent);
     options.take("zero_variance", made.zero_variance, ZeroVariance::drop);
-    options.take("zero_variance_tolerance", made.zero_variance_tolerance);
-    options.take("zero_variance_run", made.zero_variance_run);
+    options.take("zero_variance_tolerance", made.advanced.zero_variance_tolerance);
+    options.take("zero_variance_run", made.advanced.zero_variance_run);
     options.take("max_lag", made.max_lag);
     options.take("stale", made.stale, Stale::withhold);
     options.take("order", made.order, Order::freshest);
-    options.take("window_fraction", made.window_fraction);
+    options.take("window_fraction", made.advanced.window_fraction);
     options.take("advantages", made.advantages, Advantages::loo);
-    options.take("deviation", made.deviation, Deviation::population);
-    options.take("deviation_epsilon", made.deviation_epsilon);
+    options.take("deviation", made.advanced.deviation, Deviation::population);
+    options.take("deviation_epsilon", made.advanced.deviation_epsilon);
     options.take("max_open_groups", made.max_open_groups);
-    options.take("max_open_bytes", made.max_open_bytes);
-    options.take("count_leased", made.count_leased);
-    options.take("tombstone", made.tombstone);
-    options.take("tombstones", made.tombstones);
-    options.take("no_progress", made.no_progress);
+    options.take("max_open_bytes", made.advanced.max_open_bytes);
+    options.take("count_leased", made.advanced.count_leased);
+    options.take("tombstone", made.advanced.tombstone);
+    options.take("tombstones", made.advanced.tombstones);
+    options.take("no_progress", made.advanced.no_progress);
     nb::dict weights;
     options.take("source_weights", weights);
     for (const auto& [id, weight] : weights) {
-        made.source_weights.push_back({Options::as<std::int64_t>(id, "source_weights"),
-                                       Options::as<double>(weight, "source_weights")});
+        made.advanced.source_weights.push_back({Options::as<std::int64_t>(id, "source_weights"),
+                                                Options::as<double>(weight, "source_weights")});
     }
     options.end("a stash");
     return made;

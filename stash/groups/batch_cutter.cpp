@@ -65,7 +65,7 @@ std::uint64_t BatchCutter::window_groups() const {
     // A target in tokens does not tell the number of groups in advance.
     if (options.batch.unit() == BatchTarget::Unit::tokens) batch = 64;
     return static_cast<std::uint64_t>(
-        std::ceil(static_cast<double>(batch) / options.window_fraction));
+        std::ceil(static_cast<double>(batch) / options.advanced.window_fraction));
 }
 
 bool BatchCutter::enough() const {

@@ -11,12 +11,12 @@ namespace rollring {
 GroupStash::GroupStash(StashOptions options, std::uint64_t batch_records_max)
     : options_(std::move(options)),
       batch_records_max_(batch_records_max),
-      tombstones_(options_.tombstone.count(), options_.tombstones),
+      tombstones_(options_.advanced.tombstone.count(), options_.advanced.tombstones),
       deadlines_(groups_, options_.due_after().count()),
       ready_(groups_),
       placement_(options_, book_),
       selection_(options_, book_),
-      shares_(options_.source_weights) {
+      shares_(options_.advanced.source_weights) {
     const auto valid = validate(options_);
     ROLLRING_ASSERT(valid.has_value(), valid.error().message);
 }
@@ -76,7 +76,7 @@ void GroupStash::evaluate(Index index, std::int64_t now_ns) {
     const std::uint64_t wanted = std::uint64_t{group.size} + options_.extra;
     const std::uint64_t final_count =
         group.complete + (options_.on_failed == OnFailed::shrink ? group.failed : 0);
-    const bool enough = options_.select == Select::first && group.complete >= group.size;
+    const bool enough = options_.advanced.select == Select::first && group.complete >= group.size;
     // Past its deadline a group no longer waits for spare members. It ships incomplete only if a
     // deadline was set.
     const bool late = group.expired && final_count >= group.size &&
@@ -315,7 +315,7 @@ void GroupStash::nack(std::uint64_t batch_id) {
 }
 
 bool GroupStash::no_progress(std::int64_t now_ns) const {
-    return !lookup_.empty() && now_ns - progress_ns_ >= options_.no_progress.count();
+    return !lookup_.empty() && now_ns - progress_ns_ >= options_.advanced.no_progress.count();
 }
 
 }  // namespace rollring

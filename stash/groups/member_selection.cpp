@@ -30,7 +30,7 @@ void MemberSelection::select(Group& group) {
     for (Member& member : group.members) {
         if (member.state == MemberState::complete) finished.push_back(&member);
     }
-    if (options_->select == Select::first) {
+    if (options_->advanced.select == Select::first) {
         std::ranges::sort(finished, [](const Member* a, const Member* b) {
             return static_cast<std::int32_t>(a->finished - b->finished) < 0;
         });
@@ -49,7 +49,7 @@ void MemberSelection::select(Group& group) {
 
 bool MemberSelection::drops_flat(const Group& group) {
     const bool drops = options_->zero_variance == ZeroVariance::drop && flat(group) &&
-                       flat_run_ < options_->zero_variance_run;
+                       flat_run_ < options_->advanced.zero_variance_run;
     flat_run_ = drops ? flat_run_ + 1 : 0;
     return drops;
 }
@@ -66,7 +66,7 @@ bool MemberSelection::flat(const Group& group) const {
         rewarded++;
     }
     return rewarded >= 2 &&
-           (are_flat(low, high) || high - low <= options_->zero_variance_tolerance);
+           (are_flat(low, high) || high - low <= options_->advanced.zero_variance_tolerance);
 }
 
 }  // namespace rollring

@@ -12,7 +12,7 @@ class MemberSelection {
   public:
     // Both must outlive this object.
     MemberSelection(const StashOptions& options, RecordBook& book)
-        : options_(&options), book_(&book), random_(options.seed) {}
+        : options_(&options), book_(&book), random_(options.advanced.seed) {}
 
     // Drops the members that do not ship.
     void select(Group& group);

@@ -27,32 +27,34 @@ Result<void> validate(const StashOptions& options) {
                         "group may become",
                         name(options.when_due())));
     }
-    if (options.tombstone.count() > century_ns) return refuse("tombstone is more than a century");
+    if (options.advanced.tombstone.count() > century_ns)
+        return refuse("tombstone is more than a century");
     if (options.min_size < 1) return refuse("min_size must be 1 or more");
-    if (!(options.zero_variance_tolerance >= 0)) {
+    if (!(options.advanced.zero_variance_tolerance >= 0)) {
         return refuse("zero_variance_tolerance must be 0 or more");
     }
-    if (!(options.deviation_epsilon >= 0) || !std::isfinite(options.deviation_epsilon)) {
-        return refuse(
-            fmt::format("deviation_epsilon is {}, must be 0 or more", options.deviation_epsilon));
+    if (!(options.advanced.deviation_epsilon >= 0) ||
+        !std::isfinite(options.advanced.deviation_epsilon)) {
+        return refuse(fmt::format("deviation_epsilon is {}, must be 0 or more",
+                                  options.advanced.deviation_epsilon));
     }
     if (options.max_lag < -1) return refuse("max_lag must be -1 (any) or more");
-    if (!(options.window_fraction > 0 && options.window_fraction <= 1)) {
+    if (!(options.advanced.window_fraction > 0 && options.advanced.window_fraction <= 1)) {
         return refuse(fmt::format("window_fraction is {}, must be over 0 and at most 1",
-                                  options.window_fraction));
+                                  options.advanced.window_fraction));
     }
     if (options.batch.amount() == 0) {
         return refuse(
             fmt::format("batch has 0 {}, must have 1 or more", name(options.batch.unit())));
     }
-    for (const SourceWeight& source : options.source_weights) {
+    for (const SourceWeight& source : options.advanced.source_weights) {
         if (!(source.weight > 0) || !std::isfinite(source.weight)) {
             return refuse(fmt::format("source_weights: source {} has weight {}, must be positive",
                                       source.source_id, source.weight));
         }
     }
-    if (options.tombstone.count() < 0) return refuse("tombstone must be 0 or more");
-    if (options.no_progress.count() <= 0) return refuse("no_progress must be positive");
+    if (options.advanced.tombstone.count() < 0) return refuse("tombstone must be 0 or more");
+    if (options.advanced.no_progress.count() <= 0) return refuse("no_progress must be positive");
     return {};
 }
 

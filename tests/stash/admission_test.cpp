@@ -107,7 +107,8 @@ TEST_CASE("admission: bytes are bounded too") {
     const TestRing ring;
     auto producer = ring.producer();
     const auto stash = open_settled(
-        ring, {.group_size = 2, .batch = BatchTarget::groups(1), .max_open_bytes = 4096});
+        ring,
+        {.group_size = 2, .batch = BatchTarget::groups(1), .advanced = {.max_open_bytes = 4096}});
     int sent = 0;
     Batch batch;
     while (send(producer, prompt(sent), 0, Deadline::now()) == Push::ok) {

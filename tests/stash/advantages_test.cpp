@@ -77,7 +77,7 @@ TEST_CASE("stash: a group whose rewards differ by rounding is dropped as one wit
 
 TEST_CASE("stash: an epsilon that is no number, or below 0, is refused by name") {
     for (const double epsilon : {-1e-9, std::nan(""), HUGE_VAL}) {
-        const auto valid = validate({.deviation_epsilon = epsilon});
+        const auto valid = validate({.advanced = {.deviation_epsilon = epsilon}});
         REQUIRE(!valid.has_value());
         CHECK(valid.error().message.find("deviation_epsilon") != std::string::npos);
     }

@@ -193,8 +193,8 @@ TEST_CASE("deadlines: a group that waits for ten minutes is not in the way of yo
     for (const auto order : {Order::windowed, Order::fifo}) {
         Bench bench({.group_size = 2,
                      .order = order,
-                     .window_fraction = 1,
-                     .batch = BatchTarget::groups(1)});
+                     .batch = BatchTarget::groups(1),
+                     .advanced = {.window_fraction = 1}});
         bench.send(1, 0);
         bench.now_ns += 601 * one_second;
         bench.send(2, 0);

@@ -43,7 +43,7 @@ TEST_CASE("admission: leased groups come on top where the trainer asks for more 
     auto producer = ring.producer();
     StashOptions on_top = ten;
     on_top.max_open_groups = 2;
-    on_top.count_leased = false;
+    on_top.advanced.count_leased = false;
     const auto stash = open_settled(ring, on_top);
     std::vector<Batch> held(5);
     int sent = 0;
@@ -66,7 +66,7 @@ TEST_CASE("admission: a group beyond the bound is let in though others are lease
     auto producer = ring.producer();
     StashOptions on_top = ten;
     on_top.max_open_groups = 1;
-    on_top.count_leased = false;
+    on_top.advanced.count_leased = false;
     const auto stash = open_settled(ring, on_top);
     Batch held;
     Batch batch;

@@ -21,7 +21,7 @@ double machine_ns(std::uint64_t open_groups, double seconds) {
     rollring::GroupStash stash({.group_size = group_size,
                                 .order = rollring::Order::freshest,
                                 .batch = rollring::BatchTarget::groups(32),
-                                .tombstones = 1 << 20});
+                                .advanced = {.tombstones = 1 << 20}});
     rollring::BatchPlan plan;
     // Group g gets its members one window apart: the groups are at eight different stages, and come
     // in a scattered order.

@@ -137,8 +137,9 @@ TEST_CASE("progress: a bound on open groups does not stop producers that send in
 
 TEST_CASE("progress: a bound on the bytes of open groups does not stop them either") {
     const TestRing ring({.lanes = 8, .lane_bytes = mib});
-    auto stash = open_stash(
-        ring, {.group_size = 4, .batch = BatchTarget::groups(1), .max_open_bytes = 4 * kib});
+    auto stash = open_stash(ring, {.group_size = 4,
+                                   .batch = BatchTarget::groups(1),
+                                   .advanced = {.max_open_bytes = 4 * kib}});
     scattered(ring, *stash);
 }
 

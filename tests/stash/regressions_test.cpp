@@ -87,8 +87,8 @@ TEST_CASE("stash: a filter that drops groups gives their place back") {
 TEST_CASE("stash: a run whose rewards never differ still gets a batch") {
     Bench bench({.group_size = 2,
                  .zero_variance = ZeroVariance::drop,
-                 .zero_variance_run = 10,
-                 .batch = BatchTarget::groups(1)});
+                 .batch = BatchTarget::groups(1),
+                 .advanced = {.zero_variance_run = 10}});
     int batches = 0;
     for (std::uint64_t prompt = 0; prompt < 44; prompt++) {
         bench.send(prompt, 0, 1.0);
@@ -304,7 +304,8 @@ TEST_CASE("stash: a member begins where a cache line does") {
 
 // One record made the trainer's program end with bad_alloc, or ship a group of two as whole.
 TEST_CASE("stash: a group that claims the most it may neither wraps nor takes time to explain") {
-    Bench bench({.extra = 3, .select = Select::uniform, .batch = BatchTarget::groups(1)});
+    Bench bench(
+        {.extra = 3, .batch = BatchTarget::groups(1), .advanced = {.select = Select::uniform}});
     const std::uint32_t most = group_size_max;
     for (const std::uint32_t size : {most, ~std::uint32_t{0}}) {
         bench.send(size, 0, 0, size);
@@ -369,10 +370,12 @@ TEST_CASE("stash: every option out of range is refused by its name") {
     CHECK(message({.at_deadline = AtDeadline::drop}).find("no deadline is given") !=
           std::string::npos);
     CHECK(validate({.at_deadline = AtDeadline::hold}).has_value());
-    CHECK(message({.window_fraction = 0}).find("window_fraction") != std::string::npos);
+    CHECK(message({.advanced = {.window_fraction = 0}}).find("window_fraction") !=
+          std::string::npos);
     CHECK(message({.batch = BatchTarget::sequences(0)}).find("batch has 0 sequences") !=
           std::string::npos);
-    CHECK(message({.source_weights = {{1, -1.0}}}).find("source_weights") != std::string::npos);
+    CHECK(message({.advanced = {.source_weights = {{1, -1.0}}}}).find("source_weights") !=
+          std::string::npos);
 }
 
 TEST_CASE(
@@ -380,10 +383,10 @@ TEST_CASE(
     // As after a restart: its surplus members were released before the trainer died.
     Bench bench({.group_size = 2,
                  .extra = 2,
-                 .select = Select::uniform,
                  .deadline = std::chrono::nanoseconds(100),
                  .at_deadline = AtDeadline::drop,
-                 .batch = BatchTarget::groups(1)});
+                 .batch = BatchTarget::groups(1),
+                 .advanced = {.select = Select::uniform}});
     bench.send(1, 0);
     bench.send(1, 3);
     CHECK(!bench.cut());

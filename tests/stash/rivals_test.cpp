@@ -121,9 +121,11 @@ TEST_CASE("journal: a group with more records than it holds is dropped, and does
 }
 
 TEST_CASE("journal: a group counts without the members that are not chosen") {
-    Bench bench(
-        {.group_size = 2, .extra = 2, .select = Select::uniform, .batch = BatchTarget::groups(1)},
-        2);
+    Bench bench({.group_size = 2,
+                 .extra = 2,
+                 .batch = BatchTarget::groups(1),
+                 .advanced = {.select = Select::uniform}},
+                2);
     for (const std::uint32_t repetition : {0, 1, 2, 3}) bench.send(1, repetition);
     CHECK(bench.cut());
     CHECK(bench.dropped(DropReason::oversized) == 0);

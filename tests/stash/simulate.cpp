@@ -77,8 +77,8 @@ class World {
         StashOptions options;
         options.group_size = 1 + static_cast<std::uint32_t>(below(6));
         options.extra = static_cast<std::uint32_t>(below(3));
-        options.select = one_of({Select::first, Select::uniform});
-        options.seed = seed_;
+        options.advanced.select = one_of({Select::first, Select::uniform});
+        options.advanced.seed = seed_;
         options.deadline = std::chrono::nanoseconds(
             one_of<std::int64_t>({20'000'000, 100'000'000, 10'000'000'000}));
         options.at_deadline = one_of({AtDeadline::ship, AtDeadline::drop, AtDeadline::hold});
@@ -90,7 +90,7 @@ class World {
         options.on_failed = one_of({OnFailed::shrink, OnFailed::void_group, OnFailed::hold});
         options.bad_reward = one_of({BadReward::fail, BadReward::void_group, BadReward::absent});
         options.zero_variance = one_of({ZeroVariance::keep, ZeroVariance::drop});
-        options.zero_variance_run = 3;
+        options.advanced.zero_variance_run = 3;
         options.max_lag = one_of<std::int64_t>({-1, 0, 2});
         options.stale = one_of({Stale::drop, Stale::withhold});
         options.order = one_of({Order::windowed, Order::fifo, Order::freshest});
@@ -105,8 +105,8 @@ class World {
                 options.batch = BatchTarget::tokens(1 + below(600));
                 break;
         }
-        options.tombstones = one_of({4U, 1U << 16});
-        if (chance(0.5)) options.source_weights = {{1, 3.0}, {2, 0.5}};
+        options.advanced.tombstones = one_of({4U, 1U << 16});
+        if (chance(0.5)) options.advanced.source_weights = {{1, 3.0}, {2, 0.5}};
         return options;
     }
 
@@ -301,7 +301,7 @@ class World {
         for (const BatchGroup& group : batch.groups) {
             if (!give_back)
                 expect(shipped_.insert({group.key.low, group.key.high}).second ||
-                           options_.tombstones < 100,
+                           options_.advanced.tombstones < 100,
                        "a group was shipped twice");
             for (const BatchMember& member : batch.members_of(group)) {
                 for (const Subsequence& one : batch.subsequences_of(member)) {

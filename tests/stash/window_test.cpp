@@ -13,7 +13,7 @@ StashOptions eight() {
     StashOptions options;
     options.group_size = 2;
     options.batch = BatchTarget::groups(2);
-    options.window_fraction = 0.5;
+    options.advanced.window_fraction = 0.5;
     options.at_deadline = AtDeadline::drop;
     options.deadline = std::chrono::seconds(20);
     return options;

@@ -32,7 +32,7 @@ void World::draw() {
     const std::uint32_t batch_groups = 1 + static_cast<std::uint32_t>(below(4));
     options_.batch = BatchTarget::groups(batch_groups);
     options_.at_deadline = AtDeadline::hold;
-    options_.tombstones = 4096;
+    options_.advanced.tombstones = 4096;
     options_.on_failed = OnFailed::void_group;
     options_.order = one_of({Order::windowed, Order::fifo, Order::freshest});
     if (chance(0.2)) {
