@@ -5,12 +5,14 @@
  - `sh` and `python` without a mark are run by tests/python/test_pages.py.
  - A mark names what runs the block, which in turn asks for it or names the programs in it.
  - `text` is a drawing or an output. A block in another language has a mark, too.
+ - Python blocks parse, and use no name that a reader lacks: page_names.py.
 """
 import importlib.util
 import re
 import subprocess
 import sys
 
+import page_names
 import pages
 
 STEPS = pages.ROOT / "tests/fresh/__main__.py"
@@ -109,6 +111,9 @@ def main():
         for what in breaches(block, source_of):
             print(f"{block}: {what}")
             count += 1
+    for block, what in page_names.all_breaches():
+        print(f"{block}: {what}")
+        count += 1
     for what in (*missing_steps(), *unignored()):
         print(what)
         count += 1

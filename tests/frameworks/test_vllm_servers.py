@@ -4,6 +4,9 @@ the number of calls to them.
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,11 @@ from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  #
 
 from rollring.integrations.vllm.trainer import FleetClient  # noqa: E402
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages  # noqa: E402
+
+RUNNER = "tests/frameworks/test_vllm_servers.py"
 WEIGHT_CALLS = ("init_weight_transfer_engine", "start_weight_update", "update_weights",
                 "finish_weight_update")  # fmt: skip
 
@@ -69,3 +77,20 @@ def test_their_checker_agrees_and_a_version_is_three_calls(
     for server in servers:
         assert has(server, baselines[0])
     trainer.shutdown()
+
+
+def test_the_lines_of_the_page(ring: str, trained: Any, servers: Any) -> None:
+    (line,) = pages.named(RUNNER, "server")
+    developer, vllm, serve, model, *options = shlex.split(line.text)
+    assert (developer, vllm, serve, model) == ("VLLM_SERVER_DEV_MODE=1", "vllm", "serve", "MODEL")
+    (backend,) = [one.partition("=")[2] for one in servers[0].command if "weight-transfer" in one]
+    assert options == ["--weight-transfer-config", backend]
+    found = {"urls": [server.url for server in servers], "model": trained.model}
+    for version, name in enumerate(("trainer", "pausing")):
+        trained.step()
+        found = pages.execute(RUNNER, name, {"run42": ring}, **found)
+        if name == "pausing":
+            found["sender"].send_weights()
+        assert [server.tokens() for server in servers] == [trained.tokens()] * len(servers)
+        assert found["sender"].version == version
+        found["sender"].shutdown()

