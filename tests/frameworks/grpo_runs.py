@@ -6,11 +6,15 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
 import rollring as rr
 
 EXAMPLE = Path(__file__).parents[2] / "examples/grpo"
@@ -61,3 +65,11 @@ def processes() -> list[int]:
             if mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def of_page(runner: str, name: str) -> tuple[str, ...]:
+    """The options of `./dev grpo` in the blocks of that name, the same in all of them."""
+    found = pages.named(runner, name)
+    (options,) = {tuple(shlex.split(block.text, comments=True)) for block in found}
+    assert options[:2] == ("./dev", "grpo")
+    return options[2:]

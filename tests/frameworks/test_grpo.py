@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from grpo_runs import PATIENCE, begin, check_nothing_is_left, run
+from grpo_runs import EXAMPLE, PATIENCE, begin, check_nothing_is_left, of_page, run
 
 pytest.importorskip("torch")
+RUNNER = "tests/frameworks/test_grpo.py"
+
+
+def test_the_line_of_the_page(tmp_path: Path) -> None:
+    """`./dev grpo` is this program, in this environment."""
+    command = [sys.executable, str(EXAMPLE), *of_page(RUNNER, "alone")]
+    assert subprocess.run(command, cwd=tmp_path).returncode == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_learns(tmp_path: Path) -> None:
@@ -31,7 +41,7 @@ def test_deaths_change_nothing_but_the_time(tmp_path: Path) -> None:
 
 
 def test_other_transports_train_the_same_loop(tmp_path: Path) -> None:
-    found = run(tmp_path, "--steps", "100", "--compare")
+    found = run(tmp_path, "--steps", "100", *of_page(RUNNER, "compare"))
     assert [one["transport"] for one in found] == ["ring", "queue", "atropos"]
     for one in found:
         assert one["steps"] == 100 and one["loop_tokens_per_s"] > 0

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from grpo_runs import EXAMPLE, PATIENCE, begin, check_nothing_is_left, run
+from grpo_runs import EXAMPLE, PATIENCE, begin, check_nothing_is_left, of_page, run
 
 pytest.importorskip("torch")
 pytest.importorskip("ray")
 pytest.importorskip("ray.cluster_utils")
 
-NODES = ("--nodes", "3")
+NODES = of_page("tests/frameworks/test_grpo_nodes.py", "nodes")
 STEPS = 200
 MEMBERS, BATCH = 8, 32
 

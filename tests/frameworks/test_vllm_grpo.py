@@ -16,9 +16,10 @@ import pytest
 import torch
 
 import rollring as rr
+from grpo_runs import EXAMPLE, of_page
 
 pytest.importorskip("vllm")
-EXAMPLE = Path(__file__).parents[2] / "examples/grpo"
+VLLM = of_page("tests/frameworks/test_vllm_grpo.py", "vllm")
 PATIENCE = 900
 STEPS = 8
 
@@ -26,8 +27,8 @@ STEPS = 8
 def test_a_server_samples(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     process = subprocess.Popen(
-        [sys.executable, str(EXAMPLE), "--engine", "vllm", "--steps", str(STEPS), "--workers", "1",
-         "--plain", "--json", str(result), "--folder", str(tmp_path / "run")],
+        [sys.executable, str(EXAMPLE), *VLLM, "--steps", str(STEPS), "--workers", "1", "--plain",
+         "--json", str(result), "--folder", str(tmp_path / "run")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
