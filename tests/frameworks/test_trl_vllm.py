@@ -5,6 +5,7 @@ server gets each step's weights over the ring's channel.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,14 @@ import requests
 from transformers import TrainerCallback
 
 import rollring as rr
-from rollring.integrations.trl import RingRolloutWorker, VLLMWeightTransfer
+from rollring.integrations.trl import RingRolloutWorker
 from trl_load import PATIENCE, SPAWN
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import pages
+
+RUNNER = "tests/frameworks/test_trl_vllm.py"
 STEPS, SIZE, NEW_TOKENS = 4, 4, 6
 PROMPT = [7, 9, 11]
 
@@ -108,7 +114,8 @@ def model(tmp_path: Path) -> str:
 
 def test_it_trains_with_a_server(ring: str, model: str, tmp_path: Path) -> None:
     with serving(model, tmp_path, 1) as (server,):
-        transfer = VLLMWeightTransfer(ring, server.url, staging="out_of_place", pause="keep")
+        ours = {"run42": ring, "http://localhost:8000": server.url}
+        transfer = pages.execute(RUNNER, "servers", ours)["weight_transfer"]
         worker = RingRolloutWorker(ring, versions="publisher")
         compares = Compares(server, model)
         child = SPAWN.Process(target=generate, args=(ring, server.url), daemon=True)
