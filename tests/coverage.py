@@ -67,6 +67,9 @@ def main() -> int:
     options = parser.parse_args()
     build = options.build.resolve()
     root = build.parent
+    if missing := [folder for folder in FOLDERS if not (root / folder).is_dir()]:
+        print(f"coverage: there is no folder {missing[0]}: mend FOLDERS", file=sys.stderr)
+        return 1
     lines, branches = collect(build, root)
     if not lines:
         print(f"coverage: {build} has run nothing", file=sys.stderr)
