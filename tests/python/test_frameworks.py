@@ -151,6 +151,14 @@ def test_every_package_has_a_version() -> None:
     assert lines and [line for line in lines if "==" not in line] == []
 
 
+def test_files_that_one_pytest_runs_have_names_of_their_own() -> None:
+    """pytest imports a file outside of a package by its name: a second of that name ends it."""
+    known = frameworks.frameworks()
+    for name in known.sections():
+        files = {Path(test.partition("::")[0]) for test in frameworks.tests(known[name]["tests"])}
+        assert len({file.name for file in files}) == len(files), name
+
+
 def test_a_page_that_differs_is_noticed() -> None:
     pinned = {"one": {"one": "1.0", "its-part": "2.0"}, "two": {"two": "3.0"}}
     page = "| a | b | c | d |\n| - | - | - | - |\n| One | x | `one 1.0`, `its-part 2.1` | y |\n"
