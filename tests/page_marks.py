@@ -3,7 +3,7 @@
 
  - C++ is examples/, shown: tests/install/outside.py compares, builds and runs it.
  - `sh` and `python` without a mark are run by tests/python/test_pages.py.
- - A mark names what runs the block, which in turn asks for it or names the programs in it.
+ - A mark names the runner of the block, which in turn asks for it or names the programs in it.
  - `text` is a drawing or an output. A block in another language has a mark, too.
  - Python blocks parse, and use no name that a reader lacks: page_names.py.
 """
@@ -19,13 +19,13 @@ STEPS = pages.ROOT / "tests/fresh/__main__.py"
 RUN = ("sh", "python")
 OF_THE_TREE = re.compile(r"^(?:\./dev|(?:python3? |\./)?(?:examples|bench|build|docker)/|docker |"
                          r"kubectl )", re.MULTILINE)  # or of a machine that a test has not
-# pip hides what the build says, and the build takes minutes.
+# pip hides the output of the build, which takes minutes.
 SILENT = re.compile(r"pip install (?!-v )[\"']?\.(?:\[|[\"']|\s|$)", re.MULTILINE)
 ASKED = ("pages.", "page_lines()")  # a test that looks for its blocks
 
 
 def breaches(block, source_of):
-    """What is wrong with the mark. `source_of`: the text of a runner, None if there is none."""
+    """The faults of the mark. `source_of`: the text of a runner, None if there is none."""
     if block.stray:
         yield f"'{block.stray}' is no mark: `run by` names a test, `not run` the reason"
     if SILENT.search(block.text):
@@ -78,7 +78,7 @@ def check_the_check():
 
 
 def missing_steps():
-    """What a step of ./dev fresh does not find in the pages."""
+    """The blocks that a step of ./dev fresh does not find in the pages."""
     spec = importlib.util.spec_from_file_location("fresh", STEPS)
     fresh = sys.modules["fresh"] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(STEPS.parent))

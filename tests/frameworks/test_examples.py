@@ -20,7 +20,7 @@ PATIENCE = 600.0  # vLLM and TRL import much
 
 
 def run(ring: str, folder: Path, *command: str, **variables: str) -> str:
-    """What the example printed. It makes its ring, and removes it."""
+    """The output of the example, which makes its ring and removes it."""
     rr.remove(ring)
     done = subprocess.run(
         [*command, ring],

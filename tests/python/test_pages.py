@@ -45,7 +45,7 @@ class NotInstalled:
 
 sys.meta_path.insert(0, NotInstalled())
 """
-# What Python blocks of a page print, in their order: how it begins.
+# The beginnings of the outputs of a page's Python blocks, in their order.
 PRINTED = {
     "README.md": ["('gsm8k/17', 0) [-0.86587543  0.86587543 -0.86587543  0.86587543] [ 101"],
     "docs/python.md": [
@@ -61,7 +61,7 @@ PRINTED = {
 
 
 def command(block: pages.Block, folder: Path) -> str:
-    """For the shell of its page: what a block of `sh` exports, later ones have."""
+    """For the shell of its page: later blocks have the variables that a block of `sh` exports."""
     path = folder / f"line_{block.line}.{'py' if block.language == 'python' else 'sh'}"
     path.write_text(block.text, encoding="utf-8")  # a file: spawned processes import it
     run = "python" if block.language == "python" else "."
