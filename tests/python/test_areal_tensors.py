@@ -120,6 +120,20 @@ def test_a_process_that_puts_nothing_reads_and_clears(
         other.close()
 
 
+def test_a_reader_that_is_the_last_one_removes_the_store(settings: areal.Settings) -> None:
+    """Readers keep the books, too, once no worker does: the worker that ended left it open."""
+    worker = areal.RTensorBackend(settings, Http(make_rtensor()))
+    reader = areal.RTensorBackend(areal.Settings(), Http(make_rtensor()))
+    shard_id = worker.store(values()[0])
+    assert np.array_equal(reader.fetch([Shard(shard_id)])[0], values()[0])
+    with rr.extras.Store(settings.store, make=False) as another:
+        another.put(values()[0])
+        worker.close()
+    assert settings.store in rr.rings()
+    reader.close()
+    assert settings.store not in rr.rings()
+
+
 def test_tensors_of_another_machine_come_by_http(
     worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +238,7 @@ def test_values_that_are_cleared_later_end_no_step(
     def late(*_given: object, **_options: object) -> None:
         raise rr.TimedOutError("no process cleared the values in time", "timed_out")
 
-    caplog.set_level("INFO", "rollring")
+    caplog.set_level("INFO")
     with monkeypatch.context() as patch:
         patch.setattr(rr.extras.Store, "clear", late)
         asyncio.run(worker.backend.delete("127.0.0.1:1", [shard_id]))

@@ -156,14 +156,17 @@ class Stores:
             _log.info("%s went, and its values with it: %s", places[0].store, error)
 
     def close(self) -> None:
-        """Close them all. The last process of the machine to do so removes the store."""
+        """Close them all. The last process of the machine to do so removes a store: one that only
+        reads may keep a store's books when its last worker ends.
+        """
         with self._lock:
+            names = {self.name, *self._open} - {""}
             for opened in self._open.values():
                 opened.store.close()
             self._open.clear()
-        if self.name:
+        for name in names:
             with contextlib.suppress(RollringError):
-                Store.remove(self.name)
+                Store.remove(name)
 
 
 class RTensorBackend:
