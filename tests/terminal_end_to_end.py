@@ -72,6 +72,10 @@ def colours_are_for_terminals_that_want_them(folder, _):
     assert "\x1b" not in run("--help")[0]
     assert f"{RED}not_found{END}" in run("--color", "always", "stat", "nope", code=1)[1]
     assert BOLD in run("--color", "always", "--help")[0]
+    with Ring() as ring:
+        run("rm", ring)
+        large = ("create", ring, "--lanes", 64, "--lane-bytes", "16GiB")  # more than any memory
+        assert f"rollring: {YELLOW}warning: " in run("--color", "always", *large)[1]
 
 
 @test

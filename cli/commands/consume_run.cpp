@@ -75,7 +75,7 @@ void tell_event(const Event& event, Progress& progress, bool quiet) {
         case Event::Kind::size_conflict:
         case Event::Kind::partial:
         case Event::Kind::overdue:
-            return note("warning: " + event.detail);
+            return warn("warning: " + event.detail);
         default:
             break;
     }

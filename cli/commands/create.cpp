@@ -69,7 +69,7 @@ RingExpectation expectation_of(const CreateOptions& options) {
 }
 
 void report_created(const CreateOptions& options, const RingStat& stat, const RingPlan& plan) {
-    if (!plan.warning.empty()) note("warning: " + plan.warning);
+    if (!plan.warning.empty()) warn("warning: " + plan.warning);
     if (options.json) {
         print_json({{"ring", options.ring},
                     {"created", true},
