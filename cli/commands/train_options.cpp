@@ -120,7 +120,8 @@ void add_strict(const Adder& add, TrainOptions& options) {
 
 void add_admission(const Adder& add, StashOptions& stash) {
     add.count("--max-open-groups", stash.max_open_groups,
-              "Maximum number of open groups; 0: --group-rows of the ring")
+              "Maximum number of open groups; 0: --group-rows of the ring,\n"
+              "less one for each lane")
         ->capture_default_str();
     add.needs(add_bytes(add.sub, "--max-open-bytes", stash.advanced.max_open_bytes,
                         "Maximum bytes of open groups; 0: only the lanes limit them"))
