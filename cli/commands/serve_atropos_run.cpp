@@ -17,13 +17,10 @@
 namespace rollring::cli {
 namespace {
 
-// Whole groups wait in a lane until the trainer asks for them: 64 MiB hold 16 members of 131,072
-// tokens with their masks, scores and log-probabilities. The server takes lanes as it needs them,
-// so many small ones serve a large batch and reserve little for a small one.
-constexpr std::uint32_t default_lanes = 256;
+// Whole groups wait in a lane until the trainer asks for them. Only a few lanes are ever taken.
 std::uint64_t default_lane_bytes() {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-    return std::bit_floor(std::clamp(memory_total() / 8, mib, 64 * mib));
+    return std::bit_floor(std::clamp(memory_total() / 8, mib, 256 * mib));
 }
 
 void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
@@ -86,8 +83,7 @@ std::string other_server(const std::string& ring) {
 
 Result<ServedRing> ServedRing::open(const std::string& name, std::uint64_t lane_bytes) {
     const bool asked = lane_bytes != bytes_not_given;
-    auto created = create_ring(
-        name, {.lanes = default_lanes, .lane_bytes = asked ? lane_bytes : default_lane_bytes()});
+    auto created = create_ring(name, {.lane_bytes = asked ? lane_bytes : default_lane_bytes()});
     if (!created && created.error().code != Errc::already_exists) {
         return std::unexpected(created.error());
     }
