@@ -24,6 +24,7 @@ RUNNER = "./dev fresh"
 FOLDER = pages.ROOT / ".cache/fresh"
 LOGS = FOLDER / "logs"
 BEAT_S = 30  # between signs of life of a long step
+TOLD_LINES = 120  # of the log of a step that failed: the log is gone with a machine of CI
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ def last_line(log):
     return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "nothing said")
 
 
+def end_of(log):
+    """The last lines of a step's log without those of tests that passed: a failed test's output
+    lies among them.
+    """
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line[:200] for line in lines if not re.search(r"\sOK\s+[\d.]+s$", line)]
+    return "\n".join(f"     {line}" for line in told[-TOLD_LINES:])
+
+
 def run_step(root, step, log):
     """Whether it ended well; says now and then where it is."""
     begun = time.monotonic()
@@ -102,7 +112,7 @@ def run_steps(root, wanted):
         failed += [] if good else [step.title]
         print(f"{'OK' if good else 'FAILED'} {step.title}: {seconds:.0f} s, {log}", flush=True)
         if not good:
-            print(f"     {last_line(log)}", flush=True)
+            print(end_of(log), flush=True)
     return failed
 
 
