@@ -240,39 +240,3 @@ def over(window: _core.Window) -> Array:
 
 
 _core.set_view_helpers(np.asarray, decoded, TEXTS)
-
-
-def holds(dtype: object, name: str) -> bool:
-    """Whether it is numpy's dtype for the bits of rollring's, one that numpy lacks."""
-    return isinstance(dtype, np.dtype) and dtype == NUMPY_DTYPES[name]
-
-
-class Target:
-    """Where `packed` and `padded` write: a new numpy array, or the caller's array or tensor."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str, out: Any) -> None:
-        self.asked = dtype
-        if out is None:  # nothing to check
-            self.out = np.empty(shape, NUMPY_DTYPES[dtype])
-            self.address, self.nbytes = self.out.ctypes.data, self.out.nbytes
-            return
-        self.out = out
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(out, torch.Tensor):
-            if out.device.type != "cpu":
-                raise TypeError(f"out is on {out.device}: pass a tensor in (pinned) host memory")
-            good = out.is_contiguous() and not out.requires_grad
-            self.address, self.nbytes = out.data_ptr(), out.numel() * out.element_size()
-        elif isinstance(out, np.ndarray):
-            good = out.flags.c_contiguous and out.flags.writeable and out.flags.aligned
-            good = good and out.dtype.isnative
-            self.address, self.nbytes = out.ctypes.data, out.nbytes
-        else:
-            raise TypeError(f"out is {type(out).__name__}: give a numpy array or a torch tensor")
-        if not good:
-            raise ValueError("out must be contiguous, aligned, writable and of native byte order")
-        has = dtype_name(out.dtype)
-        if has != dtype and not holds(out.dtype, dtype):
-            raise TypeError(f"out has dtype {has}, but {dtype} is required")
-        if tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")

@@ -2,17 +2,72 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
+from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._blocks import shown, unpicklable
-from ._gather import READS, gpu_of, stream_of
+from ._gather import gpu_of, stream_of
 from ._views import Views
 from .errors import BusyError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_LOG = logging.getLogger("rollring")
+
+
+class _Reads:
+    """A thread that waits for GPUs, and acknowledges the batches that they have read, in order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_core.Batch] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+
+    def watch(self, core: _core.Batch) -> None:
+        with self._changed:
+            if self._pid != os.getpid():  # a forked child's copies are its parent's
+                self._pid, self._thread = os.getpid(), None
+                self._waiting.clear()
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="rollring-reads", daemon=True)
+                thread.start()  # kept once it runs: the system may refuse it
+                self._thread = thread
+            self._waiting.append(core)
+            self._changed.notify_all()
+
+    def wait(self, timeout: float) -> None:
+        """Until all of them are acknowledged."""
+        with self._changed:
+            if self._pid == os.getpid():
+                self._changed.wait_for(lambda: not self._waiting, timeout)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._waiting))
+                core = self._waiting[0]
+            try:
+                while not core.wait_reads(1.0):
+                    pass
+                good = True
+            except Exception as error:  # a failed GPU: with any error the batch is delivered again
+                _LOG.error("a batch is given back, because the GPU failed to read it: %s", error)
+                good = False
+            core.reads_done(good)
+            del core
+            with self._changed:
+                self._waiting.popleft()
+                self._changed.notify_all()
+
+
+READS = _Reads()
 
 
 class Batch(Views):

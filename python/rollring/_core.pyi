@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 from typing_extensions import Buffer
 
-from ._gather import ArrayArgs, LayoutArgs
+from ._gather import GatherColumn, Layout
 from ._weights import Described
 
 _Array = npt.NDArray[Any]
@@ -126,13 +126,14 @@ class Views:
     ) -> list[tuple[int, int, int, list[tuple[int, int, float, float, int]]]]: ...
     def common_columns(self) -> list[str]: ...
     def gather_shape(
-        self, column: ArrayArgs, layout: LayoutArgs, /
+        self, column: GatherColumn, layout: Layout, /
     ) -> tuple[str, tuple[int, ...]]: ...
-    def offsets(self, layout: LayoutArgs, /) -> bytes: ...
+    def offsets(self, layout: Layout, /) -> bytes: ...
     def gather(
         self,
-        columns: list[ArrayArgs],
-        layout: LayoutArgs,
+        columns: list[GatherColumn],
+        targets: list[Any],
+        layout: Layout,
         threads: int,
         gpu: int | None,
         stream: int,

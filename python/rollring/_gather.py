@@ -1,31 +1,26 @@
-"""Whole columns of a batch as arrays, here or on a GPU, and batches that a GPU still reads."""
+"""Whole columns of a batch as arrays: on the host, or on a GPU."""
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import threading
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ._arrays import Target, dtype_name, holds, torch_dtype
+from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
 
 if TYPE_CHECKING:
     from . import _core
     from ._arrays import Array
 
-_LOG = logging.getLogger("rollring")
 _FORMS = {"packed": 0, "padded": 1, "per_sequence": 2}
 _PARTS = {"all": 0, "prompt": 1, "response": 2}
 
 
-class LayoutArgs(NamedTuple):
-    """A layout as the library reads it, by these names."""
+class Layout(NamedTuple):
+    """Where each sequence's rows go, as the library reads it, by these names."""
 
     form: int
     part: int
@@ -35,46 +30,27 @@ class LayoutArgs(NamedTuple):
     multiple_of: int
 
 
-class ArrayArgs(NamedTuple):
-    """One gathered array as the library reads it, by these names."""
-
-    column: str
-    dtype: str  # "": the column's own
-    missing: float | None
-    pad: float
-    shift: int
-    beyond: float
-    address: int
-    nbytes: int
-
-
-class Layout(NamedTuple):
-    """Where each sequence's rows go."""
-
-    form: str = "packed"
-    part: str = "all"
-    order: Iterable[int] | None = None
-    side: str = "right"
-    length: int = 0
-    multiple_of: int = 1
-
-    def args(self) -> LayoutArgs:
-        if self.part not in _PARTS:
-            raise ValueError(f"part is {self.part!r}: use 'all', 'prompt' or 'response'")
-        if self.side not in {"left", "right"}:
-            raise ValueError(f"side is {self.side!r}: use 'right' or 'left'")
-        if self.form not in _FORMS:
-            raise ValueError(f"layout is {self.form!r}: use 'packed', 'padded' or 'per_sequence'")
-        order = None
-        if self.order is not None:
-            indices = np.asarray(
-                self.order if isinstance(self.order, np.ndarray) else list(self.order)
-            )
-            if indices.size and (indices.min() < 0 or indices.max() >= 2**32):
-                raise ValueError("order has an index below 0 or beyond the batch")
-            order = indices.astype(np.uint32).tobytes()
-        form, part = _FORMS[self.form], _PARTS[self.part]
-        return LayoutArgs(form, part, order, self.side == "left", self.length, self.multiple_of)
+def layout_of(
+    form: str = "packed",
+    part: str = "all",
+    order: Iterable[int] | None = None,
+    side: str = "right",
+    length: int = 0,
+    multiple_of: int = 1,
+) -> Layout:
+    if part not in _PARTS:
+        raise ValueError(f"part is {part!r}: use 'all', 'prompt' or 'response'")
+    if side not in {"left", "right"}:
+        raise ValueError(f"side is {side!r}: use 'right' or 'left'")
+    if form not in _FORMS:
+        raise ValueError(f"layout is {form!r}: use 'packed', 'padded' or 'per_sequence'")
+    indices = None
+    if order is not None:
+        asked = np.asarray(order if isinstance(order, np.ndarray) else list(order))
+        if asked.size and (asked.min() < 0 or asked.max() >= 2**32):
+            raise ValueError("order has an index below 0 or beyond the batch")
+        indices = asked.astype(np.uint32).tobytes()
+    return Layout(_FORMS[form], _PARTS[part], indices, side == "left", length, multiple_of)
 
 
 @dataclass(frozen=True)
@@ -97,18 +73,6 @@ class GatherColumn:
     shift: int = 0
     beyond: float = 0
     out: Any = None
-
-    def args(self, dtype: str = "", address: int = 0, nbytes: int = 0) -> ArrayArgs:
-        return ArrayArgs(
-            self.column,
-            dtype,
-            self.missing,
-            self.pad,
-            self.shift,
-            self.beyond,
-            address,
-            nbytes,
-        )
 
 
 def gpu_of(device: object) -> int | None:
@@ -143,8 +107,44 @@ def _new_tensor(shape: tuple[int, ...], dtype: str, device: str = "cpu") -> Any:
     return torch.empty(shape, dtype=torch_dtype(dtype), device=device)
 
 
+def _holds(dtype: object, name: str) -> bool:
+    """Whether it is numpy's dtype for the bits of rollring's, one that numpy lacks."""
+    return isinstance(dtype, np.dtype) and dtype == NUMPY_DTYPES[name]
+
+
+class _Target:
+    """The array that a gather writes: a new numpy array, or the caller's array or tensor. The
+    library reads dtype, address and nbytes, by these names."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, out: Any) -> None:
+        self.dtype = dtype
+        if out is None:  # nothing to check
+            self.out = np.empty(shape, NUMPY_DTYPES[dtype])
+            self.address, self.nbytes = self.out.ctypes.data, self.out.nbytes
+            return
+        self.out = out
+        if _is_tensor(out):
+            if out.device.type != "cpu":
+                raise TypeError(f"out is on {out.device}: pass a tensor in (pinned) host memory")
+            good = out.is_contiguous() and not out.requires_grad
+            self.address, self.nbytes = out.data_ptr(), out.numel() * out.element_size()
+        elif isinstance(out, np.ndarray):
+            good = out.flags.c_contiguous and out.flags.writeable and out.flags.aligned
+            good = good and out.dtype.isnative
+            self.address, self.nbytes = out.ctypes.data, out.nbytes
+        else:
+            raise TypeError(f"out is {type(out).__name__}: give a numpy array or a torch tensor")
+        if not good:
+            raise ValueError("out must be contiguous, aligned, writable and of native byte order")
+        has = dtype_name(out.dtype)
+        if has != dtype and not _holds(out.dtype, dtype):
+            raise TypeError(f"out has dtype {has}, but {dtype} is required")
+        if tuple(out.shape) != shape:
+            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")
+
+
 class _GpuTarget:
-    """A new tensor on a GPU, or the caller's."""
+    """The same on a GPU: a new tensor, or the caller's."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str, out: Any, gpu: int) -> None:
         wanted = torch_dtype(dtype)
@@ -161,7 +161,7 @@ class _GpuTarget:
         elif tuple(out.shape) != shape:
             raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")
         self.out = out
-        self.asked = dtype
+        self.dtype = dtype
         self.address = out.data_ptr()
         self.nbytes = out.numel() * out.element_size()
 
@@ -169,7 +169,7 @@ class _GpuTarget:
 def _chosen(own: str, dtype: object, out: Any) -> str:
     if dtype is not None:
         return dtype_name(dtype)
-    if out is not None and not holds(out.dtype, own):
+    if out is not None and not _holds(out.dtype, own):
         return dtype_name(out.dtype)
     return own
 
@@ -188,21 +188,19 @@ def gathered(
     if len(gpus) > 1:
         raise TypeError("the output arrays are on several devices")
     gpu = next(iter(gpus), None)
-    args = layout.args()
-    made, asked = [], []
+    targets: list[Any] = []
     for column in columns:
-        own, shape = views.gather_shape(column.args(), args)
+        own, shape = views.gather_shape(column, layout)
         name, out = _chosen(own, column.dtype, column.out), column.out
         if gpu is not None:
-            target: Any = _GpuTarget(shape, name, out, gpu)
-        else:
-            if device is not None and out is None:
-                out = _new_tensor(shape, name)
-            target = Target(shape, name, out)
-        made.append(target.out)
-        asked.append(column.args(target.asked, target.address, target.nbytes))
-    views.gather(asked, args, threads, gpu, 0 if gpu is None else stream_of(gpu))
-    return made
+            targets.append(_GpuTarget(shape, name, out, gpu))
+            continue
+        if device is not None and out is None:
+            out = _new_tensor(shape, name)
+        targets.append(_Target(shape, name, out))
+    stream = 0 if gpu is None else stream_of(gpu)
+    views.gather(columns, targets, layout, threads, gpu, stream)
+    return [target.out for target in targets]
 
 
 def on_device(array: Array, device: Any) -> Any:
@@ -213,52 +211,3 @@ def on_device(array: Array, device: Any) -> Any:
     if gpu_of(device) is None:
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)
-
-
-class _Reads:
-    """A thread that waits for GPUs, and acknowledges the batches that they have read, in order."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_core.Batch] = deque()
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._pid = 0
-
-    def watch(self, core: _core.Batch) -> None:
-        with self._changed:
-            if self._pid != os.getpid():  # a forked child's copies are its parent's
-                self._pid, self._thread = os.getpid(), None
-                self._waiting.clear()
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="rollring-reads", daemon=True)
-                thread.start()  # kept once it runs: the system may refuse it
-                self._thread = thread
-            self._waiting.append(core)
-            self._changed.notify_all()
-
-    def wait(self, timeout: float) -> None:
-        """Until all of them are acknowledged."""
-        with self._changed:
-            if self._pid == os.getpid():
-                self._changed.wait_for(lambda: not self._waiting, timeout)
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: bool(self._waiting))
-                core = self._waiting[0]
-            try:
-                while not core.wait_reads(1.0):
-                    pass
-                good = True
-            except Exception as error:  # a failed GPU: with any error the batch is delivered again
-                _LOG.error("a batch is given back, because the GPU failed to read it: %s", error)
-                good = False
-            core.reads_done(good)
-            del core
-            with self._changed:
-                self._waiting.popleft()
-                self._changed.notify_all()
-
-
-READS = _Reads()

@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from . import _core
-from ._batch import Batch
+from ._batch import READS, Batch
 from ._blocks import shown, unpicklable
 from ._events import StashLog
-from ._gather import READS
 from ._group_waits import GroupWaits
 from ._ring import check
 from ._turns import TaskTurns

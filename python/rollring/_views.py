@@ -1,18 +1,18 @@
-"""Groups and whole columns, for a batch and for a rank's share."""
+"""The records of a batch or of a rank's share of one: in place, or as whole columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from . import _core, _torch
-from ._columns import Columns
+from ._gather import GatherColumn, gathered, gpu_of, layout_of, on_device
 from ._sequence import Group, Member, Sequence
 
 
-class Views(Columns):
+class Views:
     """Records in place, by group, and their columns as arrays.
 
     Arrays over the ring's memory (`Sequence` attributes) are counted: the batch or share cannot be
@@ -20,7 +20,7 @@ class Views(Columns):
     """
 
     def __init__(self, core: _core.Views) -> None:
-        super().__init__(core)
+        self._views = core
         self._groups: list[Group] | None = None
 
     @property
@@ -88,6 +88,198 @@ class Views(Columns):
     @property
     def n_tokens(self) -> int:
         return int(np.frombuffer(self._views.cu_seqlens(), np.int64)[-1])
+
+    def packed(
+        self,
+        column: str,
+        *,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        part: str = "all",
+        order: Iterable[int] | None = None,
+        shift: int = 0,
+        beyond: float = 0,
+        device: object = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, end to end, as one array: a copy.
+
+        Args:
+            column: Its name; or "position_ids", "batch.advantages" or "batch.rewards": numbers from
+                0 on for each sequence, or the batch's values for it, for each of its tokens.
+            dtype: Of the result. Default: as the records have it, or as ``out`` has it.
+            out: A numpy array or a torch tensor, of the right shape and dtype, to be written and
+                returned.
+            missing: The value for sequences that do not carry the column. Default: they are an
+                error.
+            part: "all" tokens of each sequence, its "prompt", or its "response".
+            order: Indices of sequences, in the order in which they are taken. Default: all.
+            shift: A token has the value of the token so many behind it: 1 for labels.
+            beyond: The value where the sequence has no such token.
+            device: "cuda", "cuda:1" or a torch device: the result is a tensor there, written by the
+                GPU once torch's current stream gets there. See `ack_after`. Default: where ``out``
+                lies, or a numpy array.
+            threads: The most on the host; 0: as many as pay.
+
+        Returns:
+            Array of shape [tokens, ...]; `offsets` says where each sequence begins.
+
+        Raises:
+            InvalidArgumentError: No sequence carries the column, one does not, or a value is out of
+                the dtype's range.
+            UnsupportedError: A GPU does not make this dtype of it.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        asked = GatherColumn(
+            column, dtype=dtype, missing=missing, shift=shift, beyond=beyond, out=out
+        )
+        layout = layout_of("packed", part, order)
+        return gathered(self._views, [asked], layout, device=device, threads=threads)[0]
+
+    def padded(
+        self,
+        column: str,
+        *,
+        pad: float = 0,
+        side: str = "right",
+        length: int = 0,
+        multiple_of: int = 1,
+        dtype: object = None,
+        out: Any = None,
+        missing: float | None = None,
+        part: str = "all",
+        order: Iterable[int] | None = None,
+        shift: int = 0,
+        beyond: float = 0,
+        device: object = None,
+        threads: int = 0,
+    ) -> Any:
+        """A per-token column of all sequences, a row each, as one array: a copy.
+
+        Args:
+            column: As in `packed`, like all that is not said here.
+            pad: The value where a sequence has no token.
+            side: "right" or "left": where the padding is.
+            length: Tokens of each row; 0: of the longest sequence.
+            multiple_of: The length is rounded up to it.
+            dtype: As in `packed`.
+            out: As in `packed`.
+            missing: As in `packed`.
+            part: As in `packed`.
+            order: As in `packed`.
+            shift: As in `packed`.
+            beyond: As in `packed`.
+            device: As in `packed`.
+            threads: As in `packed`.
+
+        Returns:
+            Array of shape [sequences, length, ...].
+
+        Raises:
+            InvalidArgumentError: As `packed`, or a sequence is longer than ``length``.
+            UnsupportedError: As `packed`.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        asked = GatherColumn(
+            column, dtype=dtype, missing=missing, pad=pad, shift=shift, beyond=beyond, out=out
+        )
+        layout = layout_of("padded", part, order, side, length, multiple_of)
+        return gathered(self._views, [asked], layout, device=device, threads=threads)[0]
+
+    def to(
+        self,
+        device: object,
+        *columns: str | GatherColumn,
+        layout: str = "packed",
+        part: str = "all",
+        order: Iterable[int] | None = None,
+        side: str = "right",
+        length: int = 0,
+        multiple_of: int = 1,
+    ) -> dict[str, Any]:
+        """Columns as torch tensors on a device, gathered together: on a GPU by one kernel.
+
+        Args:
+            device: A torch device or its name.
+            columns: Names, as in `packed`, or `GatherColumn`. Default: all per-token columns that
+                every sequence carries.
+            layout: "packed", "padded", or "per_sequence" for "batch.advantages" and
+                "batch.rewards".
+            part: As in `packed`.
+            order: As in `packed`.
+            side: As in `padded`.
+            length: As in `padded`.
+            multiple_of: As in `padded`.
+
+        Returns:
+            The tensors by column; with a packed layout also ``cu_seqlens``, i32[sequences + 1].
+
+        Raises:
+            InvalidArgumentError: As `packed` and `padded`.
+            UnsupportedError: As `packed`.
+            NoColumnError: The ring has no such column.
+            NotLeasedError: The batch was given back.
+        """
+        asked = [
+            GatherColumn(one) if isinstance(one, str) else one
+            for one in columns or self.common_columns()
+        ]
+        chosen = list(order) if order is not None else None
+        places = layout_of(layout, part, chosen, side, length, multiple_of)
+        arrays = gathered(self._views, asked, places, device=device)
+        made = {one.key or one.column: array for one, array in zip(asked, arrays, strict=True)}
+        if layout == "packed":
+            made["cu_seqlens"] = on_device(self.offsets(part=part, order=chosen), device)
+        return made
+
+    def offsets(
+        self, *, part: str = "all", order: Iterable[int] | None = None
+    ) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """i32[sequences + 1]: `cu_seqlens` of a part, or of some sequences in an order."""
+        found = np.frombuffer(self._views.offsets(layout_of("packed", part, order)), np.int64)
+        if found[-1] > np.iinfo(np.int32).max:
+            raise OverflowError(
+                f"{found[-1]} tokens are too many for i32 offsets: use smaller batches"
+            )
+        return found.astype(np.int32)
+
+    def micro_batches(self, tokens: int) -> tuple[list[np.ndarray[Any, Any]], float]:
+        """The sequences in bins of at most ``tokens`` tokens, each an ``order`` for `packed` and
+        the like; and the share of the bins that is filled, from 0 to 1. The same for the same
+        batch, in any process.
+
+        Raises:
+            InvalidArgumentError: A sequence is longer.
+            NotLeasedError: The batch was given back.
+        """
+        bins, fill = _core.micro_batches(np.diff(self.offsets()).tolist(), tokens)
+        return [np.array(one, np.uint32) for one in bins], fill
+
+    def prepare(self, device: object) -> None:
+        """Register the ring's lanes with a GPU now. Otherwise it is done in the background, and
+        gathers meanwhile go through pinned memory.
+        """
+        gpu = gpu_of(device)
+        if gpu is not None:
+            self._views.prepare(gpu)
+
+    def gather_stats(self, device: object = "cuda") -> dict[str, Any]:
+        """Counts of gathers to a GPU since the stash was opened: ``registered_bytes``,
+        ``read_bytes`` in place, ``staged_bytes`` through pinned memory, and ``why_staged``.
+        """
+        gpu = gpu_of(device)
+        return {} if gpu is None else dict(self._views.gather_stat(gpu))
+
+    def dtype_of(self, column: str) -> str:
+        """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
+        return str(self._views.gather_shape(GatherColumn(column), layout_of())[0])
+
+    def common_columns(self) -> tuple[str, ...]:
+        """Names of the per-token columns that every sequence carries."""
+        return tuple(sorted(self._views.common_columns()))
 
     def as_dict(self, *columns: str) -> dict[str, Any]:
         """`packed` arrays of the columns (default: all per-token ones that every sequence carries),

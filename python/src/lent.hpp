@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "errors.hpp"
-#include "gathering.hpp"
+#include "gatherers.hpp"
 #include "rollring/batch.hpp"
 #include "turn.hpp"
 #include "window.hpp"

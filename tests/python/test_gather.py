@@ -11,7 +11,7 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE, send_group, tokens_of
-from rollring._gather import READS
+from rollring._batch import READS
 
 LENGTHS = (3, 7, 5, 1)
 

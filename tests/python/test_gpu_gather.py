@@ -13,7 +13,7 @@ import pytest
 import rollring as rr
 from conftest import PATIENCE, send_group
 from rollring import _core
-from rollring._gather import READS
+from rollring._batch import READS
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available() or _core.why_no_gpu():

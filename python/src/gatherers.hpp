@@ -1,6 +1,5 @@
 #pragma once
-// Layouts and targets given from Python, the GPUs that gather out of one ring, and their
-// outstanding reads.
+// The GPUs that gather out of one ring, and their outstanding reads.
 
 #include <map>
 #include <memory>
@@ -10,24 +9,9 @@
 #include <vector>
 
 #include "forks.hpp"
-#include "nb.hpp"
 #include "rollring/gather.hpp"
 
 namespace rollring::python {
-
-// A LayoutArgs of rollring/_gather.py.
-struct LayoutOf {
-    explicit LayoutOf(nb::handle args);
-    LayoutOf(const LayoutOf&) = delete;
-    LayoutOf& operator=(const LayoutOf&) = delete;
-    Layout layout;
-
-  private:
-    std::vector<std::uint32_t> order_;
-};
-
-// An ArrayArgs of rollring/_gather.py. Raises if the ring has no such column.
-GatherColumn column_of(const Schema& schema, nb::handle args);
 
 // A GPU's outstanding read: it is done once the mark is reached.
 struct DeviceRead {
@@ -41,7 +25,12 @@ class Gatherers {
     Gatherers() = default;
     Gatherers(const Gatherers&) = delete;
     Gatherers& operator=(const Gatherers&) = delete;
-    ~Gatherers();
+    ~Gatherers() {
+        if (forks_ == fork_number()) return;
+        // A child has neither the threads nor the GPU of its parent: its copies stay as they are.
+        static auto& kept = *new std::vector<std::shared_ptr<Gatherer>>();
+        for (auto& [gpu, one] : all_) kept.push_back(std::move(one.gatherer));
+    }
 
     // run(gatherer), without the GIL; `read`: the part of it that is under way, also after a
     // failure.
