@@ -148,7 +148,7 @@ class Ring:
         return self.name
 
     def __exit__(self, failure, *_):
-        # A ring that a failed test has not made again is no failure of its own.
+        # If a failed test has not made the ring again, its removal adds no second failure.
         if failure is None or self.name in run("ls")[0]:
             run("rm", self.name, "--force")
 
