@@ -204,6 +204,30 @@ def a_sender_that_waits_too_long_is_told(folder, _):
 
 
 @test
+def a_sender_that_waits_for_the_stash_is_told(folder, _):
+    """A lane has room, but the stash admits no further group."""
+    with Ring("--lanes", 8, "--lane-bytes", "512KiB") as ring, \
+            Server(ring, folder, "--hold", "100ms") as server:
+        server.begin(batch_size=24)
+        sent = []
+        while len(sent) < 100:
+            body = json.dumps(group(len(sent), 8, tokens=2000))
+            status, text = server.raw("POST", "/scored_data", body)
+            if status != 200:
+                break
+            sent.append(len(sent))
+        answer = json.loads(text)["detail"][0]["msg"]
+        assert status == 503 and "is full" in answer, (status, text)
+        assert "do not fill" not in answer, answer
+        got = firsts(server.one_batch())
+        server.post(group(len(sent), 8, tokens=2000))
+        sent.append(len(sent))
+        while len(got) < len(sent) // 3 * 3:
+            got += firsts(server.one_batch())
+        assert got == sent[:len(got)], got
+
+
+@test
 def a_list_that_is_posted_again_is_not_sent_twice(folder, _):
     with Ring("--lanes", 2, "--lane-bytes", "256KiB") as ring, \
             Server(ring, folder, "--hold", "100ms") as server:

@@ -140,6 +140,10 @@ AtroposBook::Choice AtroposBook::choose() const {
     return chosen;
 }
 
+bool AtroposBook::has_batch() const {
+    return trainer_ && trainer_->batch_size > 0 && !choose().empty();
+}
+
 std::vector<AtroposEntry> AtroposBook::take_batch() {
     std::vector<AtroposEntry> batch;
     if (!trainer_ || trainer_->batch_size <= 0) return batch;

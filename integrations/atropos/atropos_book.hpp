@@ -72,6 +72,7 @@ class AtroposBook {
     // A batch of exactly batch_size sequences, from the oldest groups that make one; empty if none
     // do.
     [[nodiscard]] std::vector<AtroposEntry> take_batch();
+    [[nodiscard]] bool has_batch() const;
     void put_back(std::span<const AtroposEntry> batch);
     [[nodiscard]] std::int64_t step() const { return step_; }
     void set_step(std::int64_t step) { step_ = step; }

@@ -320,7 +320,7 @@ bool AtroposHub::has_clients() {
 
 std::optional<std::string> AtroposHub::stuck() {
     const std::scoped_lock lock(book_mutex_);
-    if (!book_.trainer() || !receipts_.empty()) return std::nullopt;
+    if (!book_.trainer() || !receipts_.empty() || book_.has_batch()) return std::nullopt;
     const std::uint64_t sequences = book_.waiting_sequences();
     return fmt::format(
         "its {} sequences do not fill a batch of {}: if this persists, the ring is too small "

@@ -78,17 +78,18 @@ LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
     return found->get();
 }
 
-LaneSend LanePool::push(Lane& lane, std::span<const Draft> group, const std::function<bool()>& gone,
-                        std::string& problem) {
+LaneSend LanePool::push(Lane& lane, std::span<const Draft> group, Deadline deadline,
+                        const std::function<bool()>& gone, std::string& problem) {
     const std::scoped_lock lock(lane.mutex);
     for (std::size_t i = 0; i < group.size(); i++) {
-        // A group that was begun is sent to its end, even if the client hangs up: the stash waits
-        // for it.
+        // The first record waits for a credit of the stash, too. A group that was begun is sent to
+        // its end, even if the client hangs up: the stash waits for it.
         Push pushed = Push::timed_out;
         while (pushed == Push::timed_out) {
             pushed = lane.producer.push_later(group[i], Deadline::after_ms(slice_ms));
             if (pushed != Push::timed_out) break;
             if (interrupted() || (i == 0 && gone())) return LaneSend::given_up;
+            if (i == 0 && deadline.passed()) return LaneSend::no_room;
         }
         if (pushed == Push::ok) continue;
         problem = lane.producer.problem();
@@ -127,7 +128,12 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
         if (deadline.passed()) return LaneSend::no_room;
         pause_ms(slice_ms);
     }
-    return push(*lane, group, gone, problem);
+    const LaneSend sent = push(*lane, group, deadline, gone, problem);
+    if (sent == LaneSend::no_room || sent == LaneSend::given_up) {
+        const std::scoped_lock lock(mutex_);
+        lane->filled -= std::min(lane->filled, bytes);
+    }
+    return sent;
 }
 
 }  // namespace rollring::cli

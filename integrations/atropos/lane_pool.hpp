@@ -17,7 +17,7 @@ namespace rollring::cli {
 
 enum class LaneSend {
     ok,
-    no_room,     // the lanes are full: nothing of the group was sent
+    no_room,     // the lanes are full, or the stash is: nothing of the group was sent
     too_large,   // no lane can ever hold it
     bad_record,  // a record breaks the schema: nothing of the group was sent
     given_up,    // the sender is gone
@@ -31,8 +31,9 @@ class LanePool {
     // Takes the first lane.
     static Result<std::unique_ptr<LanePool>> open(const std::string& ring);
 
-    // Any thread may call it. Waits `wait_ms` for room before the first record, and then until all
-    // are in. `gone` is called from time to time; `problem` has the reason if it is not ok.
+    // Any thread may call it. Waits `wait_ms` for a lane with room and for a credit of the stash
+    // before the first record, and then until all are in. `gone` is called from time to time;
+    // `problem` has the reason if it is not ok.
     LaneSend send(std::span<const Draft> group, std::int64_t wait_ms,
                   const std::function<bool()>& gone, std::string& problem);
     [[nodiscard]] const Schema& schema() const { return first_->producer.schema(); }
@@ -50,8 +51,8 @@ class LanePool {
     [[nodiscard]] Result<void> add();
     void look();  // updates the bytes that lanes pin
     [[nodiscard]] Lane* choose(std::uint64_t bytes);
-    LaneSend push(Lane& lane, std::span<const Draft> group, const std::function<bool()>& gone,
-                  std::string& problem);
+    LaneSend push(Lane& lane, std::span<const Draft> group, Deadline deadline,
+                  const std::function<bool()>& gone, std::string& problem);
 
     std::string ring_;
     std::uint32_t lanes_max_ = 1;
