@@ -279,6 +279,7 @@ def run_env(folder, rollouts):
     python = folder / "bin/python3"  # the first on the path
     python.write_text('#!/bin/sh\necho "asked: $*"\n', encoding="utf-8")
     python.chmod(0o755)
+    assert "run-env [OPTIONS] MODULE:CLASS [ARGUMENTS]\n" in run("run-env", "--help")[0]
     for line in examples("run-env"):
         out = done(paste(folder, line, "x"))
         module = "rollring.integrations.atropos.run_env"

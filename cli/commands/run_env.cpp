@@ -31,7 +31,7 @@ Command add_run_env(CLI::App& app) {
     CLI::App* sub = app.add_subcommand(
         "run-env", "Run an Atropos environment that sends its groups through a ring");
     sub->footer(run_footer);
-    sub->end_at_word();
+    sub->end_at_word("MODULE:CLASS [ARGUMENTS]");
     add_python(sub, *python);
     return {sub, [python, sub] { return run_env(*python, sub->rest()); }};
 }

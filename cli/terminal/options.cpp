@@ -46,6 +46,19 @@ struct Kept<std::optional<T>> {
     using Type = T;
 };
 
+// CLI11 names only words that are its own in the usage line.
+class UsageOfWords : public ::CLI::Formatter {
+  public:
+    explicit UsageOfWords(std::string words) : words_(std::move(words)) {}
+    std::string make_usage(const ::CLI::App* app, std::string name) const override {
+        std::string line = Formatter::make_usage(app, std::move(name));
+        return line.insert(line.find_last_not_of('\n') + 1, " " + words_);
+    }
+
+  private:
+    std::string words_;
+};
+
 std::string grouped(std::int64_t number) {
     const bool negative = number < 0;
     const auto size = negative ? 0 - static_cast<std::uint64_t>(number) : std::uint64_t(number);
@@ -259,8 +272,9 @@ void App::require_subcommand(int count) {
     parts_->app->require_subcommand(count);
 }
 
-void App::end_at_word() {
+void App::end_at_word(const std::string& words) {
     parts_->app->prefix_command();
+    parts_->app->formatter(std::make_shared<UsageOfWords>(words));
 }
 
 std::vector<std::string> App::rest() const {

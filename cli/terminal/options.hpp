@@ -90,8 +90,8 @@ class App {
     void footer(const std::string& text);
     void require_subcommand(int count);
     // The first word that is not an option, and all after it, belong to another program: see
-    // rest().
-    void end_at_word();
+    // rest(). `words` names them in the usage line.
+    void end_at_word(const std::string& words);
     [[nodiscard]] std::vector<std::string> rest() const;
     void set_version_flag(const std::string& names, const std::string& version);
 
