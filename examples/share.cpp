@@ -1,4 +1,4 @@
-#include <rollring/reader.hpp>
+#include <rollring/batch.hpp>
 #include <rollring/stash.hpp>
 
 #include <iostream>

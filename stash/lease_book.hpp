@@ -7,7 +7,6 @@
 
 #include "batch_plan.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
 #include "slab.hpp"
 
 namespace rollring {

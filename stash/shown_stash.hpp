@@ -13,7 +13,7 @@
 #include "group_board.hpp"
 #include "group_room.hpp"
 #include "group_stash.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stash.hpp"
 #include "slab.hpp"
 
 namespace rollring {

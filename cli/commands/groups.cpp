@@ -11,7 +11,7 @@
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring::cli {
 namespace {

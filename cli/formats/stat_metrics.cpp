@@ -8,7 +8,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "rollring/stat_fields.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/version.hpp"
 
 namespace rollring::cli {

@@ -1,5 +1,5 @@
 #pragma once
-// Stats as metrics, by the one table of their fields (rollring/stat_fields.hpp): a counter's name
+// Stats as metrics, by the one table of their fields (rollring/stat.hpp): a counter's name
 // ends in _total, times are in seconds, and names and states are labels of the stat's own
 // `..._info`. A value that is unknown, or not there yet, has no sample.
 
@@ -10,7 +10,7 @@
 #include "cli/formats/metric_set.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {

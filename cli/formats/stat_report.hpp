@@ -1,5 +1,5 @@
 #pragma once
-// Stat structs as JSON and as cells of a table, by their fields (rollring/stat_fields.hpp).
+// Stat structs as JSON and as cells of a table, by their fields (rollring/stat.hpp).
 
 #include <fmt/core.h>
 
@@ -10,7 +10,7 @@
 
 #include "cli/formats/json_tree.hpp"
 #include "cli/terminal/quantity.hpp"
-#include "rollring/stat_fields.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring::cli {
 

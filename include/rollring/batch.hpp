@@ -1,10 +1,11 @@
 #pragma once
 // A batch of whole groups: its records where they lie (Sequences), the lease over their memory, the
 // advantages of its groups, and its division among ranks and into micro-batches. A Stash fills a
-// Batch (stash.hpp); a Reader opens a rank's share of one in another process (reader.hpp).
+// Batch (stash.hpp); a Reader opens a rank's share of one in another process.
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/schema.hpp"
 #include "rollring/time.hpp"
 #include "rollring/trajectory.hpp"
 #include "rollring/version.hpp"
@@ -85,7 +87,7 @@ class ROLLRING_API MappedLanes {
     [[nodiscard]] virtual MappedLane lane(std::size_t number) const = 0;
 };
 
-// One lease of one batch, or of a share of one (reader.hpp). Cheap to copy; may outlive its Batch
+// One lease of one batch, or of a Share of one. Cheap to copy; may outlive its Batch
 // and its Stash. As long as one lives, the memory under the batch's views stays mapped, but once it
 // does not hold, the bytes there may be another record's. It is for bindings, whose arrays may
 // outlive the batch that they show.
@@ -219,14 +221,14 @@ class ROLLRING_API Sequences {
     ~Sequences() = default;
 
     // A new lease, which keeps `keeper`.
-    void lease_to(std::shared_ptr<void> keeper, Batch* batch,
-                  std::shared_ptr<const MappedLanes> lanes);
+    ROLLRING_LOCAL void lease_to(std::shared_ptr<void> keeper, Batch* batch,
+                                 std::shared_ptr<const MappedLanes> lanes);
     // To be filled group by group: sequences first, then the group that they are of.
-    void begin(std::size_t sequences);
-    void add(const TrajectoryView& view, std::uint32_t member, bool withheld, double reward,
-             double advantage);
-    void end_group(const BatchGroupInfo& group);
-    void clear();
+    ROLLRING_LOCAL void begin(std::size_t sequences);
+    ROLLRING_LOCAL void add(const TrajectoryView& view, std::uint32_t member, bool withheld,
+                            double reward, double advantage);
+    ROLLRING_LOCAL void end_group(const BatchGroupInfo& group);
+    ROLLRING_LOCAL void clear();
 
     Lease lease_;
 
@@ -307,7 +309,7 @@ class ROLLRING_API Batch : public Sequences {
     // for `reason`. For a trainer that knows a reason that the stash does not. Waits for readers,
     // and fails, as ack() does.
     Result<void> discard(DropReason reason);
-    // For a rank in another process, which reads its share in place (reader.hpp): bytes that name
+    // For a rank in another process, which reads its share in place (Reader): bytes that name
     // the share's records, 64 each, and stay good until ack(), nack(), or another trainer.
     // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
     Result<std::string> ticket(const RankShare& share = {});
@@ -330,6 +332,83 @@ class ROLLRING_API Batch : public Sequences {
     std::uint32_t shared_row_ = 0;
     std::vector<RecordRef> refs_;         // of everything that goes with ack()
     std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
+};
+
+// A rank's share of a batch, read in place in another process than the one that leased it:
+//
+//   extern const std::string ticket;   // batch.ticket({.rank = 1, .world = 2}) of the trainer,
+//                                      // which has the stash; sent by any means of the job
+//   auto reader = rollring::Reader::attach("ring");   // rank 1, once
+//   auto share = reader->open(ticket);
+//   if (!share) ...
+//   train(*share);                     // the same views, over the same memory, as of a batch
+//   if (!share->close()) ...           // stale_ticket: the memory was given back meanwhile
+//
+// While a share is open, its batch's ack() waits for it, up to its deadline; not for one whose
+// process has died. The batch can still be given back while a share is open: if the trainer
+// returns it untrained, or if a new trainer takes over. The memory stays mapped then, but may hold
+// other bytes. check() reports this: call it once more after the last read, and discard all data
+// read since the last good check.
+//
+// One thread at a time for a Reader and its shares. In a forked child they are inert, and return
+// Errc::forked.
+struct ReaderOptions {
+    // Shown to people, up to 39 bytes; empty: the program's name.
+    std::string_view name = {};
+    // For the ring to appear.
+    std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
+};
+
+class ROLLRING_API Share : public Sequences {
+  public:
+    Share(Share&& other) noexcept;
+    Share& operator=(Share&& other) noexcept;
+    ~Share();  // as close()
+
+    [[nodiscard]] std::uint32_t rank() const { return rank_; }
+    [[nodiscard]] std::uint32_t world() const { return world_; }
+    // For each sequence, its index among those of the batch.
+    [[nodiscard]] std::span<const std::uint32_t> indices() const { return indices_; }
+
+    // Whether all data read from the share until now are the records of the ticket.
+    // Errc::stale_ticket, Errc::not_leased (it was closed), Errc::forked.
+    [[nodiscard]] Result<void> check() const;
+    // Gives the share up, after a last check. It is empty then.
+    Result<void> close();
+
+  private:
+    friend class Reader;
+    struct ROLLRING_LOCAL Hold;
+    Share();
+    std::shared_ptr<Hold> hold_;
+    std::vector<TrajectoryView> views_;
+    std::vector<std::uint32_t> indices_;
+    std::uint32_t rank_ = 0;
+    std::uint32_t world_ = 0;
+};
+
+// Up to 256 for a ring. It maps the ring read-only, except for its own seat.
+class ROLLRING_API Reader {
+  public:
+    // Errc::busy: all seats are taken.
+    static Result<Reader> attach(std::string_view ring, const ReaderOptions& options = {});
+    Reader(Reader&&) noexcept;
+    Reader& operator=(Reader&&) noexcept;
+    ~Reader();  // its shares stay open
+
+    // Up to eight at a time. Even a forged ticket shows only records of this ring.
+    // Errc::stale_ticket: its batch was acknowledged or given back, or is another trainer's.
+    // Errc::invalid_argument: it is not a ticket. Errc::bad_record: its records are not there.
+    // Errc::busy: eight are open.
+    Result<Share> open(std::string_view ticket);
+
+    [[nodiscard]] const Schema& schema() const;
+
+  private:
+    struct ROLLRING_LOCAL Impl;
+    friend class Share;
+    explicit Reader(std::shared_ptr<Impl> impl);
+    std::shared_ptr<Impl> impl_;
 };
 
 // The sequences of a batch in bins with a budget of tokens: micro-batches that fill a step.

@@ -188,7 +188,7 @@ class ROLLRING_API ReadBatches {
     // The same with a device of the caller's own.
     Result<void> ack_after(Batch&& batch, std::int64_t step, Read read);
     // Acknowledges the batches that have been read by now, without waiting, and returns how many
-    // have not. Those with shares that are still open (reader.hpp) stay, too. A batch whose device
+    // have not. Those with shares that are still open (Share) stay, too. A batch whose device
     // failed, or that cannot be acknowledged, is given back, and the first error is returned.
     Result<std::size_t> advance();
     // Until none is left. Errors: those of advance(), and timed_out.

@@ -299,6 +299,14 @@ enum class [[nodiscard]] NextBatch {
 };
 ROLLRING_API std::string_view name(NextBatch answer);
 
+// The batch that was leased last.
+struct LatestBatch {
+    std::uint64_t sequences = 0;  // 0: none yet
+    std::uint64_t tokens = 0;
+    std::uint64_t rewarded = 0;  // members with a reward
+    double mean_reward = 0;      // of those
+};
+
 // The stash's copies since it was opened.
 struct StashCopies {
     std::uint64_t copied_bytes;       // to the spill; 0 unless groups stayed incomplete for long

@@ -10,7 +10,6 @@
 
 #include "layout.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
 
 namespace rollring {
 

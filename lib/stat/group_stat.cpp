@@ -3,7 +3,7 @@
 #include <limits>
 #include <span>
 
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring {
 namespace {

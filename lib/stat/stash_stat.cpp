@@ -1,4 +1,4 @@
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 
 #include <algorithm>
 #include <array>

@@ -7,7 +7,7 @@
 
 #include "human.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring {

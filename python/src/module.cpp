@@ -18,7 +18,7 @@
 #include "rollring/extras/requests.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/schema.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/version.hpp"
 #include "rollring/weights.hpp"
 #include "sequence.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "owned.hpp"
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "views.hpp"
 
 namespace rollring::python {

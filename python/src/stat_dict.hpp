@@ -7,7 +7,7 @@
 
 #include "fields.hpp"
 #include "nb.hpp"
-#include "rollring/stat_fields.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring::python {
 

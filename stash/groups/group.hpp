@@ -10,7 +10,6 @@
 
 #include "intrusive_list.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
 #include "rollring/trajectory.hpp"
 
 namespace rollring {

@@ -3,7 +3,7 @@
 #include <csignal>
 #include <thread>
 
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/stash.hpp"
 
 namespace rollring::test {

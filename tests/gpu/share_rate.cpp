@@ -17,8 +17,8 @@
 
 #include "device.hpp"
 #include "gather_load.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/gather.hpp"
-#include "rollring/reader.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring::test {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ring_map.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/producer.hpp"
-#include "rollring/reader.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
 #include "ticket.hpp"

@@ -18,7 +18,7 @@
 
 #include "ring_map.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "support/load.hpp"
 
 using namespace rollring;

@@ -15,7 +15,7 @@
 #include "ring_map.hpp"
 #include "rollring/ring.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "support/pairs.hpp"
 #include "support/splitmix64.hpp"
 #include "wire.hpp"

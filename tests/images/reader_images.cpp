@@ -14,7 +14,7 @@
 
 #include "liveness.hpp"
 #include "parts.hpp"
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "share_book.hpp"
 #include "sharing_trainer.hpp"
 

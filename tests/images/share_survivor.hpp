@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/stash.hpp"
 #include "survivor.hpp"
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "support/pairs.hpp"
 
 namespace rollring::test {

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "group_board.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "support/pairs.hpp"
 
 using namespace rollring;

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "overflow_world.hpp"
-#include "rollring/reader.hpp"
+#include "rollring/batch.hpp"
 #include "segment.hpp"
 #include "support/in_child.hpp"
 

@@ -14,7 +14,7 @@
 #include <set>
 #include <utility>
 
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::test {

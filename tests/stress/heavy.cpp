@@ -5,7 +5,7 @@
 
 #include "driver.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring::test {
 namespace {

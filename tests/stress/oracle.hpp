@@ -27,7 +27,7 @@
 
 #include "journal.hpp"
 #include "rollring/consumer.hpp"
-#include "rollring/stash_stat.hpp"
+#include "rollring/stat.hpp"
 
 namespace rollring::test {
 

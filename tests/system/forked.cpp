@@ -21,12 +21,12 @@
 #include <vector>
 
 #include "forked.hpp"
+#include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/extras/store.hpp"
 #include "rollring/gather.hpp"
 #include "rollring/producer.hpp"
-#include "rollring/reader.hpp"
 #include "rollring/relay.hpp"
 #include "rollring/stash.hpp"
 

@@ -7,8 +7,7 @@
 
 #include "ring_map.hpp"
 #include "rollring/stash.hpp"
-#include "rollring/stash_stat.hpp"
-#include "rollring/stat_fields.hpp"
+#include "rollring/stat.hpp"
 #include "support/test_ring.hpp"
 
 using namespace rollring;

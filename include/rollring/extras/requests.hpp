@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "rollring/error.hpp"
-#include "rollring/stat_fields.hpp"
+#include "rollring/stat.hpp"
 #include "rollring/time.hpp"
 #include "rollring/version.hpp"
 
@@ -178,7 +178,7 @@ struct RequestsStat {
 // Never blocks.
 ROLLRING_API Result<RequestsStat> stat_requests(std::string_view ring);
 
-// The fields of these, as stat_fields.hpp has them of other stats.
+// The fields of these, as stat.hpp has them of other stats.
 
 template <class Visit>
 constexpr void each_field(const RequestStat*, Visit&& visit) {
