@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import _core
 from ._blocks import OneVersion, named, shown, unpicklable
 from ._weight_memory import Memory
+from ._weight_sources import Sources, nothing
 from ._weights import (
     ChannelEnd,
     TimeLeft,
@@ -38,7 +39,7 @@ class WeightTransaction(OneVersion):
     ) -> None:
         self._publisher = publisher
         self._sent = sent
-        self._sources: list[Any] = []
+        self._sources = Sources()
         self._at = 0  # tensors that were put, in their order
         self._over = False
         self.version = version
@@ -50,8 +51,8 @@ class WeightTransaction(OneVersion):
         Args:
             name: Of a tensor of the publisher.
             tensor: Where its values lie, with the same dtype, shape, strides and device; None: in
-                the publisher's own tensor. On a GPU it is kept alive until the version is over; it
-                may be written again at once, in torch's current stream.
+                the publisher's own tensor. On a GPU it is kept alive until it is copied; it may be
+                written again at once, in torch's current stream.
             timeout: Seconds to wait for engines to free memory of the channel.
 
         Raises:
@@ -60,13 +61,17 @@ class WeightTransaction(OneVersion):
                 another one and lies elsewhere.
             UnsupportedError: It has no memory of its own (a DTensor, say).
         """
-        self._sent.put(*self._source(name, tensor, timeout))
+        given, copied = self._source(name, tensor, timeout)
+        self._sent.put(*given)
         self._note_put(name)
+        copied()
 
     async def put_async(self, name: str, tensor: Any = None, timeout: float | None = None) -> None:
         """As `put`, for asyncio and uvloop."""
-        await self._publisher._later(self._sent.put, *self._source(name, tensor, timeout))
+        given, copied = self._source(name, tensor, timeout)
+        await self._publisher._later(self._sent.put, *given)
         self._note_put(name)
+        copied()
 
     def _note_put(self, name: str) -> None:
         self._at = max(self._at, self._publisher._order.get(name, -1) + 1)
@@ -107,20 +112,20 @@ class WeightTransaction(OneVersion):
         """
         memory = self._publisher._memory
         moved = memory.moved()
-        self._sources += memory.storages()
+        self._sources.keep(memory.storages())
         return moved
 
     def _source(
         self, name: str, tensor: Any, timeout: float | None
-    ) -> tuple[str, int, float | None, int]:
+    ) -> tuple[tuple[str, int, float | None, int], Callable[[], None]]:
         publisher = self._publisher
         self._sent.check_open()
         if name not in publisher._order:
             raise refused(f"this channel has no tensor {name!r}")
-        address = 0
+        address, copied = 0, nothing
         if tensor is None:
             address = publisher._memory.moved(name).get(name, 0)
-            self._sources += publisher._memory.storages(name)
+            self._sources.keep(publisher._memory.storages(name))
         else:
             kept: list[Any] = [tensor]
             bits = name in publisher._described
@@ -138,8 +143,8 @@ class WeightTransaction(OneVersion):
                     "step, offloading): gather or load it before"
                 )
             if gpu >= 0:  # values in host memory are copied before `put` returns
-                self._sources += kept
-        return name, address, timeout, publisher._stream()
+                copied = self._sources.keep(kept, publisher._current_stream())
+        return (name, address, timeout, publisher._stream()), copied
 
     def wait_staged(self, timeout: float | None = None) -> None:
         """Send the remaining tensors, and wait until every engine has staged the version.

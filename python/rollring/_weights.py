@@ -326,9 +326,10 @@ class ChannelEnd(Closes, Generic[End]):
 
     def _stream(self) -> int:
         """torch's current stream, so that work queued on it is done before."""
-        if self._gpu < 0:
-            return 0
-        return int(sys.modules["torch"].cuda.current_stream(self._gpu).cuda_stream)
+        return 0 if self._gpu < 0 else int(self._current_stream().cuda_stream)
+
+    def _current_stream(self) -> Any:
+        return sys.modules["torch"].cuda.current_stream(self._gpu)
 
     async def _later(self, wait: Callable[..., None], *args: object) -> None:
         """A wait as an event loop has it. Cancelled, it leaves things as a timeout does."""
