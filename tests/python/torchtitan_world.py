@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -207,12 +207,20 @@ def expected(
     return rows, longest, [rounded(len(one[0]), cp) for one in in_order]
 
 
+class Place(NamedTuple):
+    """A rank's part of each step, and the replica of the model that it belongs to."""
+
+    part: int
+    replica: int = 0
+
+
 def taken(
-    handler: Any, rank: int, dp: int, settings: Any, step: int, group: Any = None, cp: int = 1
+    handler: Any, place: Place, dp: int, settings: Any, step: int, group: Any = None, cp: int = 1
 ) -> Any:
     """A rank's part of a step, as its trainer slices it; each batch as five lists of rows."""
+    rank = place.part
     batches, longest, rows, count, lengths, *_ = handler.data_handling(
-        group, cp, dp, 0, None, settings, step
+        group, cp, dp, place.replica, None, settings, step
     )
     mine = batches[rank * count : (rank + 1) * count]
     assert all(array.shape[0] == rows for batch in mine for array in batch)
@@ -221,14 +229,24 @@ def taken(
 
 
 class Trial:
-    """A torchtitan of some ranks over a ring."""
+    """A torchtitan of some ranks over a ring; each has a part of its own unless `places` says."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, ring: str, ranks: int, **settings: Any) -> None:
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        ring: str,
+        ranks: int,
+        *,
+        places: Sequence[Place] = (),
+        metrics_rank: int = 0,
+        **settings: Any,
+    ) -> None:
         self.world, self.waits = World(ranks), list[Any]()
+        self.places = places or [Place(rank) for rank in range(ranks)]
         self.theirs = stand_in(patch, self.world, self.waits)
         self.settings = Settings(ring=ring, **settings)
         torchtitan.install(self.settings)
-        self.handlers = [self.theirs.OnlineDataHandler() for _ in range(ranks)]
+        self.handlers = [self.theirs.OnlineDataHandler(metrics_rank) for _ in range(ranks)]
 
     def rollouts(self, rank: int) -> Any:
         return _handler.rollouts_of(self.handlers[rank], self.settings)
@@ -236,10 +254,10 @@ class Trial:
     def step(self, step: int, settings: Any, *, cp: int = 1, group: Any = None) -> list[Any]:
         """The batch that each rank trains on: rows, tokens of a row, lengths of all rows; or its
         error."""
-        ranks = self.world.ranks
+        parts = len({place.part for place in self.places})
 
         def one(rank: int) -> Any:
-            return taken(self.handlers[rank], rank, ranks, settings, step, group, cp)
+            return taken(self.handlers[rank], self.places[rank], parts, settings, step, group, cp)
 
         return self.world.run(one)
 
