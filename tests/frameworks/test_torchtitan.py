@@ -66,12 +66,14 @@ def test_each_rank_trains_on_what_its_rest_client_gives_it(
     print(json.dumps({"ranks": world, "seconds of a step": seconds}))
 
 
-def whole_run(stack: ExitStack, rings: Any, folder: Path, *starts: dict[str, Any]) -> list[Outcome]:
+def whole_run(
+    stack: ExitStack, rings: Any, folder: Path, *starts: dict[str, Any], **values: Any
+) -> list[Outcome]:
     """The trainer, fed once; started again as often as there is something to start it with."""
     folder.mkdir()
     ring = rings()
     server = stack.enter_context(ours(ring, folder))
-    run = Run(FORK, folder, ring, server.url, STEPS)
+    run = Run(FORK, folder, ring, server.url, STEPS, **values)
     stack.callback(run.kill)
     outcomes = []
     for start in starts:
@@ -113,6 +115,27 @@ def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
     assert (rest.norms, rest.served) == (undisturbed.norms, undisturbed.served)
 
 
+@pytest.mark.parametrize("beside", ["tensor_parallel", "data_parallel_replicate"])
+def test_four_ranks_make_the_same_steps_as_with_its_rest_client(
+    rings: Any, tmp_path: Path, beside: str
+) -> None:
+    """Two FSDP ranks, each shared by two tensor parallel ranks; or a replica beside them."""
+    values = {
+        "ranks": 4,
+        "parallelism__data_parallel_shard_degree": 2,
+        f"parallelism__{beside}_degree": 2,
+        "training__local_batch_size": 1,
+    }
+    found = []
+    for rollouts in ("ring", "rest"):
+        with ExitStack() as stack:
+            found += whole_run(stack, rings, tmp_path / rollouts, {"rollouts": rollouts}, **values)
+        assert found[-1].code == 0, found[-1].log[-4000:]
+    ring, rest = found
+    assert list(ring.norms) == [1, 2, 3] and len(ring.served[3]) == 57
+    assert (ring.norms, ring.served) == (rest.norms, rest.served)
+
+
 @pytest.mark.parametrize(
     ("dies", "interval", "acknowledge", "sent", "begins"),
     [
@@ -121,6 +144,7 @@ def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
         ("3:ack", 1, "step", 2, 3),
         ("2:finish", 1, "step", 2, 2),
         ("3:train_step", STEPS, "checkpoint", 2, 1),
+        ("3:unwritten", 1, "checkpoint", 2, 2),
     ],
 )
 def test_a_trainer_that_is_killed_ends_with_the_same_weights(
@@ -134,15 +158,22 @@ def test_a_trainer_that_is_killed_ends_with_the_same_weights(
     begins: int,
 ) -> None:
     """Within a step; between the checkpoint of a step and its acknowledgement, and in the middle
-    of that; while a checkpoint is written; without any checkpoint. The next trainer goes on from
-    the last checkpoint, with the groups of exactly those steps; versions whose step is trained
-    again have further numbers.
+    of that; while a checkpoint is written; without any checkpoint; with asynchronous checkpoints,
+    while that of the step before is not whole. The next trainer goes on from the last checkpoint,
+    with the groups of exactly those steps; versions whose step is trained again have further
+    numbers.
     """
     last = sent + STEPS - begins + 1
     how = {"interval": interval, "acknowledge": acknowledge}
+    values = {"checkpoint__async_mode": "async" if "unwritten" in dies else "disabled"}
     with ExitStack() as stack:
         killed, again = whole_run(
-            stack, rings, tmp_path / "killed", {"dies": dies, **how}, {"last": last, **how}
+            stack,
+            rings,
+            tmp_path / "killed",
+            {"dies": dies, **how},
+            {"last": last, **how},
+            **values,
         )
     norms = undisturbed.norms
     assert killed.code != 0 and killed.norms == {n: norms[n] for n in range(1, sent + 1)}

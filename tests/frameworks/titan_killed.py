@@ -3,7 +3,8 @@
 TITAN_DIES: "STEP:NAME": each rank is killed before that method of its trainer in that step;
 "STEP:NAME:RANK": that rank alone. One rank alone has "finish", which makes a checkpoint whole whose
 files are written, and "ack": it dies before the second, when one group of the step before is
-acknowledged and the other is not.
+acknowledged and the other is not. "unwritten": in the middle of the step, while an asynchronous
+checkpoint of the step before is not whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 from torch.distributed.checkpoint import FileSystemWriter
@@ -20,8 +22,9 @@ import rollring.integrations.torchtitan
 
 STEP, NAME, *ALONE = os.environ["TITAN_DIES"].split(":")
 trainer: Any = sys.modules["__main__"].Trainer  # type: ignore[attr-defined]
+METHOD = "forward_backward_step" if NAME == "unwritten" else NAME
 owner: Any = {"finish": FileSystemWriter, "ack": rollring.Batch}.get(NAME, trainer)
-method, train = getattr(owner, NAME), trainer.train
+method, train, finish = getattr(owner, METHOD), trainer.train, FileSystemWriter.finish
 running: list[Any] = []
 spared = [1 if NAME == "ack" else 0]
 
@@ -39,5 +42,19 @@ def killed(*given: Any, **named: Any) -> Any:
     return method(*given, **named)
 
 
+written: list[Any] = []
+
+
+def unfinished(*given: Any, **named: Any) -> None:
+    """On a thread of its own."""
+    written.append(given)
+    if len(written) < int(STEP) - 1:
+        finish(*given, **named)
+    else:
+        threading.Event().wait()
+
+
 trainer.train = trains
-setattr(owner, NAME, killed)
+setattr(owner, METHOD, killed)
+if NAME == "unwritten":
+    FileSystemWriter.finish = unfinished  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Runs of Nous' whole trainer on two FSDP ranks on a CPU, with an engine beside it.
+"""Runs of Nous' whole trainer on two or four ranks on a CPU, with an engine beside it.
 
 tests/gpu/torchtitan has the same on GPUs.
 """
@@ -65,9 +65,20 @@ class Run:
     program = (str(EXAMPLES / "tiny_titan.py"),)
     model = "llama3/train_configs/debug_model.toml"
 
-    def __init__(self, fork: str, folder: Path, ring: str, url: str, steps: int) -> None:
+    def __init__(
+        self,
+        fork: str,
+        folder: Path,
+        ring: str,
+        url: str,
+        steps: int,
+        ranks: int = RANKS,
+        **values: Any,
+    ) -> None:
+        """Of its configuration, ``values`` by their names with two underscores for the dot."""
         self.fork, self.folder, self.ring, self.url = fork, folder, ring, url
-        self.steps = steps
+        self.steps, self._count = steps, ranks
+        self._given = {name.replace("__", "."): value for name, value in values.items()}
         self._started = 0
         self._one_dies = False  # and the others end by themselves
         self._ranks: list[subprocess.Popen[str]] = []
@@ -94,7 +105,7 @@ class Run:
             self._engines.append(self._begin(engine, self._log_of(f"{name}-"), os.environ))
         port = str(free_port())
         arguments = self._arguments(interval, "titan_killed" if dies else "")
-        for rank in range(RANKS):
+        for rank in range(self._count):
             of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
             log = self._log_of(f"rank{rank}-")
             self._ranks.append(self._begin(arguments, log, environment | of_rank))
@@ -123,8 +134,8 @@ class Run:
             "WANDB_SILENT": "true",
             "OMP_NUM_THREADS": "1",
             "DISABLE_TQDM": "1",
-            "WORLD_SIZE": str(RANKS),
-            "LOCAL_WORLD_SIZE": str(RANKS),
+            "WORLD_SIZE": str(self._count),
+            "LOCAL_WORLD_SIZE": str(self._count),
             "MASTER_ADDR": "127.0.0.1",
         }
 
@@ -157,6 +168,7 @@ class Run:
             "debug.seed": 1,
             **({"experimental.custom_import": module} if module else {}),
             **self._values(interval),
+            **self._given,
         }
         made = [*self.program, "--metrics.enable_wandb"]
         for name, value in values.items():
@@ -188,7 +200,8 @@ class Run:
             for engine in self._engines:
                 engine.wait(self.patience)
         self.kill()
-        logs = [self._log_of(f"rank{rank}-").read_text(encoding="utf-8") for rank in range(RANKS)]
+        places = [self._log_of(f"rank{rank}-") for rank in range(self._count)]
+        logs = [place.read_text(encoding="utf-8") for place in places]
         log = logs[0]
         plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
         norms = dict(re.findall(r"step:\s*(\d+).*?grad_norm:\s*([\d.]+)", plain))

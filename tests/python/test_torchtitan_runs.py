@@ -61,6 +61,9 @@ def test_receipts_are_in_the_state_of_its_trainer(trial: Any, producer: rr.Produ
     assert state["step"] == 0 and state[_handler.STATE] == rollouts.state() != "[]"
     assert rollouts.saved() == -1  # it is being written
     future.done = lambda: True
+    future.exception = lambda: OSError("the disk is full")  # an asynchronous one
+    assert rollouts.saved() == -1
+    future.exception = lambda: None
     assert rollouts.saved() == 1
     trainer.load_state_dict(state)
     assert [step for step, _ in rollouts._resumed] == [1]
