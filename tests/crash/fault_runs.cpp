@@ -105,6 +105,13 @@ bool was_struck(const Fault& fault, int status) {
     return true;
 }
 
+void await_strike(pid_t victim, const std::function<bool()>& over) {
+    for (const Deadline deadline = patience(); look_at(victim) == 'r' && !over();) {
+        if (deadline.passed()) return;
+        ended_within(victim, 1'000'000);
+    }
+}
+
 Struck end_strike(const Fault& fault, pid_t& victim) {
     const char state = look_at(victim);
     if (state == 's') {

@@ -35,6 +35,8 @@ bool store_run(const Fault& fault, Dice& dice);
 
 // How a victim ended: struck by its own fault, or not at all.
 bool was_struck(const Fault& fault, int status);
+// Until the victim has been struck, has ended, or `over()`; for as long as patience() at most.
+void await_strike(pid_t victim, const std::function<bool()>& over = [] { return false; });
 // After a wait for the victim: one that stands still goes on, one that has ended is collected, and
 // `victim` is 0 then. `no`: it is still running, or has ended unstruck.
 enum class Struck { no, stopped, ended };

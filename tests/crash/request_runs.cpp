@@ -31,9 +31,7 @@ bool request_run(const Fault& fault, Dice& dice) {
         run.start(run.board());
     }
     // A victim that is not struck ends well: the board when all is over, a worker never.
-    while (look_at(victim.pid) == 'r' && (of_board || look_at(run.board().pid) == 'r')) {
-        ended_within(victim.pid, 1'000'000);
-    }
+    await_strike(victim.pid, [&] { return !of_board && look_at(run.board().pid) != 'r'; });
     const Struck struck = end_strike(fault, victim.pid);
     if (struck == Struck::no) return false;
     if (struck == Struck::ended) run.note_death(victim);

@@ -10,8 +10,7 @@ bool share_run(const Fault& fault, Dice& dice) {
     ShareRun::Role& victim = of_reader ? run.reader(dice.below(share_readers)) : run.trainer();
     run.start(victim, fault.plan());
     run.start_all();
-    const Deadline deadline = patience();
-    while (look_at(victim.pid) == 'r' && !deadline.passed()) ended_within(victim.pid, 1'000'000);
+    await_strike(victim.pid);
     const Struck struck = end_strike(fault, victim.pid);
     if (struck == Struck::no) return false;
     if (struck == Struck::ended) run.start_all();

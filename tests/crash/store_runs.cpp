@@ -8,14 +8,9 @@ bool store_run(const Fault& fault, Dice& dice) {
     StoreRun run;
     const std::size_t victim = dice.below(store_users);
     run.start(victim, fault.plan());
-    const Deadline deadline = patience();
-    while (look_at(run.user(victim)) == 'r' && !run.is_kept() && !deadline.passed()) {
-        ended_within(run.user(victim), 1'000'000);
-    }
+    await_strike(run.user(victim), [&] { return run.is_kept(); });
     run.start_all();
-    while (look_at(run.user(victim)) == 'r' && !deadline.passed()) {
-        ended_within(run.user(victim), 1'000'000);
-    }
+    await_strike(run.user(victim));
     const Struck struck = end_strike(fault, run.user(victim));
     if (struck == Struck::no) return false;
     if (struck == Struck::ended) run.start_all();
