@@ -108,14 +108,33 @@ def test_an_integration_begins_with_versions_proof_and_caller(system: str) -> No
 MISSION = {*MODULES, "prime-rl"}
 
 
-def _rows() -> dict[str, dict[str, str]]:
-    page = (ROOT / "docs/integrations.md").read_text(encoding="utf-8")
+def _rows(page: str = "docs/integrations.md") -> dict[str, dict[str, str]]:
+    """Of the table of systems, by their names without the link."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (table,) = re.findall(r"^(\| system \|.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
     names, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.splitlines()
-        if line.startswith("| ")
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
     ]
-    return {cells[0]: dict(zip(names, cells, strict=True)) for cells in rows}
+    return {
+        cells[0].lstrip("[").split("]")[0]: dict(zip(names, cells, strict=True)) for cells in rows
+    }
+
+
+OF_PAGES = {"torch", "torch_memory_saver", "vLLM's sleep mode"}  # which the README leaves to them
+
+
+def test_the_table_of_the_readme_says_nothing_else() -> None:
+    short, long = _rows("README.md"), _rows()
+    assert set(short) == set(long) - OF_PAGES
+    for system, row in short.items():
+        more, figure = long[system], row["beside its own path"]
+        assert row["version"] in more["tested with"] or row["version"] == "none", system
+        assert set(_numbers(figure)) <= set(_numbers(more["beside its own path"])), system
+        assert bool(_numbers(figure)) == bool(_numbers(more["beside its own path"])), system
+
+
+def _numbers(text: str) -> list[str]:
+    return re.findall(r"\d[\d,.]*\b", text)
 
 
 def test_a_row_has_a_figure_from_data_or_says_that_there_is_none() -> None:
