@@ -251,7 +251,7 @@ class Stash:
     @property
     def last_acked_step(self) -> int:
         """Of the last `Batch.ack`, of any trainer of this ring; -1: none yet."""
-        return self._core.last_step()
+        return self._core.last_acked_step()
 
     last_step = last_acked_step  # its former name
 

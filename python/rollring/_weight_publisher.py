@@ -195,7 +195,7 @@ class WeightTransaction(OneVersion):
     def abort(self, why: str = "aborted by the trainer") -> None:
         """Engines drop the version. Nothing, once it is over."""
         if not self._over:
-            self._sent.give_up(as_utf8(why))
+            self._sent.abort(as_utf8(why))
             self._finish()
 
     give_up = abort  # its former name, as that of `put_all`

@@ -97,7 +97,7 @@ class PyStash {
         return value_or_raise(shared_->in_turn(
             [&](Stash& stash) { return stash.settle({receipt.c_str(), receipt.size()}, step); }));
     }
-    std::int64_t last_step() {
+    std::int64_t last_acked_step() {
         return shared_->in_turn([](Stash& stash) { return stash.last_acked_step(); });
     }
     std::int64_t policy_version() {
@@ -217,7 +217,7 @@ void bind_stash(nb::module_& module) {
         .def("taken", &PyStash::taken)
         .def("rest", &PyStash::rest)
         .def("settle", &PyStash::settle)
-        .def("last_step", &PyStash::last_step)
+        .def("last_acked_step", &PyStash::last_acked_step)
         .def("policy_version", &PyStash::policy_version)
         .def("open_groups", &PyStash::open_groups)
         .def("producers", &PyStash::producers)

@@ -113,7 +113,7 @@ class PyTransaction {
             sending_->owned.in_turn([&](Publisher&) { return sent_->open.check_open(); }));
     }
     // Does nothing once the version is over.
-    void give_up(const std::string& why) {
+    void abort(const std::string& why) {
         if (sending_->owned.gone()) return;
         sending_->owned.in_turn([&](Publisher&) {
             sent_->open.abort(why);
@@ -224,7 +224,7 @@ void bind_weight_publisher(nb::module_& module) {
         .def("commit", &PyTransaction::commit, timeout, later)
         .def("report", &PyTransaction::report)
         .def("check_open", &PyTransaction::check_open)
-        .def("give_up", &PyTransaction::give_up);
+        .def("abort", &PyTransaction::abort);
     nb::class_<PyPublisher>(module, "WeightPublisher")
         .def(nb::init<const std::string&, nb::list, nb::dict>())
         .def("begin", &PyPublisher::begin)
