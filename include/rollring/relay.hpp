@@ -1,18 +1,22 @@
 #pragma once
 // Experimental: the calls of a relay, a process that reads a ring of its node and sends its records
-// into the ring of another node (rollring.integrations.ray). All other programs need none of them.
+// into the ring of another node, or a weight channel's versions into another channel
+// (rollring.integrations.ray). All other programs need none of them.
 //
-// Thread and process safety are those of the Producer or the Consumer that a call is given. In a
-// forked child a call writes nothing.
+// Thread and process safety are those of the object that a call is given. In a forked child a call
+// writes nothing.
 //
 // A place is a credit for one group: Producer::open_group() takes it, and the group's end at
 // the stash, Producer::cancel_group() or Producer::close() gives it back.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/version.hpp"
+#include "rollring/weights.hpp"
 
 namespace rollring {
 
@@ -53,6 +57,26 @@ class ROLLRING_API RelayConsumer {
     static void bound_groups(Consumer& consumer, std::uint64_t places);
     // The number of groups that count against the bound.
     [[nodiscard]] static std::uint64_t announced_groups(const Consumer& consumer);
+};
+
+// A version that comes part by part from a channel with the same packing
+// (PublisherOptions::handed_on). Errors, in addition: those of every call of a Transaction.
+class ROLLRING_API RelayTransaction {
+  public:
+    // Returns the next part's memory in its slot, with its checksums if there are any, for the
+    // caller to fill. Several may be lent at once. It replaces put() for a whole version.
+    // Errors: timed_out (names the subscriber that holds slots; may be called again).
+    static Result<std::span<std::byte>> lend_part(Transaction& transaction, Deadline deadline);
+    // Hands the oldest lent part to subscribers: all writes to it must be complete. Writes to lent
+    // parts must end before abort(), too.
+    static Result<void> part_written(Transaction& transaction);
+};
+
+class ROLLRING_API RelaySubscriber {
+  public:
+    // The largest size of a part, without checksums: a publisher of the same tensors with this as
+    // its slot_bytes has the same parts.
+    [[nodiscard]] static std::uint64_t part_bytes(const Subscriber& subscriber);
 };
 
 }  // namespace rollring

@@ -64,7 +64,7 @@ struct PublisherOptions {
     std::uint32_t slots = 0;
     std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
     bool checksums = false;        // of every tensor's published bytes, checked by subscribers
-    // For relays: parts are written with lend_part(), tensor addresses are ignored.
+    // For relays: parts are written by RelayTransaction, tensor addresses are ignored.
     bool handed_on = false;
     std::uint32_t subscribers_max = 64;                             // at once, up to 256
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);  // before a wait sleeps
@@ -112,14 +112,6 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // name and is skipped. `source` must stay as it is until the stream gets there.
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
-    // For relays that forward the parts of a channel with the same packing: returns the next part's
-    // memory in its slot, with its checksums if there are any, for the caller to fill. Several may
-    // be lent at once. It replaces put() for a whole version.
-    // Errors: timed_out (names the subscriber that holds slots; may be called again).
-    Result<std::span<std::byte>> lend_part(Deadline deadline);
-    // Hands the oldest lent part to subscribers: all writes to it must be complete. Writes to lent
-    // parts must end before abort(), too.
-    Result<void> part_written();
     // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
@@ -138,6 +130,7 @@ class [[nodiscard]] ROLLRING_API Transaction {
 
   private:
     friend class Publisher;
+    friend class RelayTransaction;
     explicit Transaction(weights::PublisherImpl* impl);
     [[nodiscard]] ROLLRING_LOCAL bool mine() const;
     weights::PublisherImpl* impl_ = nullptr;
@@ -338,14 +331,12 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] std::string_view problem() const;  // why the last version was not taken
     [[nodiscard]] std::span<const TensorInfo> tensors() const;
     [[nodiscard]] std::int64_t publisher_id() const;  // identifies the publisher instance
-    // The largest size of a part, without checksums: a publisher of the same tensors with this as
-    // its slot_bytes has the same parts.
-    [[nodiscard]] std::uint64_t part_bytes() const;
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t imports() const;
 
   private:
+    friend class RelaySubscriber;
     explicit Subscriber(std::unique_ptr<weights::SubscriberImpl> impl);
     std::unique_ptr<weights::SubscriberImpl> impl_;
 };

@@ -6,6 +6,7 @@
 
 #include "gpus.hpp"
 #include "publisher_impl.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring {
 
@@ -133,14 +134,15 @@ Result<void> Transaction::put(std::string_view tensor, const void* source, Deadl
     return impl_->put(tensor, source, deadline, stream);
 }
 
-Result<std::span<std::byte>> Transaction::lend_part(Deadline deadline) {
-    if (auto open = check_open(); !open) return std::unexpected(open.error());
-    return impl_->filler().lend(deadline);
+Result<std::span<std::byte>> RelayTransaction::lend_part(Transaction& transaction,
+                                                         Deadline deadline) {
+    if (auto open = transaction.check_open(); !open) return std::unexpected(open.error());
+    return transaction.impl_->filler().lend(deadline);
 }
 
-Result<void> Transaction::part_written() {
-    if (auto open = check_open(); !open) return open;
-    return impl_->filler().written();
+Result<void> RelayTransaction::part_written(Transaction& transaction) {
+    if (auto open = transaction.check_open(); !open) return open;
+    return transaction.impl_->filler().written();
 }
 
 Result<void> Transaction::publish() {

@@ -6,6 +6,7 @@
 #include "gpus.hpp"
 #include "greeting.hpp"
 #include "ring_link.hpp"
+#include "rollring/relay.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
@@ -69,8 +70,8 @@ std::span<const TensorInfo> Subscriber::tensors() const {
 std::int64_t Subscriber::publisher_id() const {
     return impl_->publisher_id();
 }
-std::uint64_t Subscriber::part_bytes() const {
-    return impl_->manifest().packing.sums_offset;
+std::uint64_t RelaySubscriber::part_bytes(const Subscriber& subscriber) {
+    return subscriber.impl_->manifest().packing.sums_offset;
 }
 PayloadMemory Subscriber::memory() const {
     return impl_->manifest().memory;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "rollring/relay.hpp"
 #include "weight_ends.hpp"
 
 namespace rollring::python {
@@ -73,7 +74,7 @@ class PyTransaction {
     void lend_part(Timeout timeout, bool later) {
         wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
             if (sent.lent) return {};
-            auto lent = sent.open.lend_part(until);
+            auto lent = RelayTransaction::lend_part(sent.open, until);
             if (!lent) return std::unexpected(std::move(lent.error()));
             sent.lent = *lent;
             return {};
@@ -87,8 +88,8 @@ class PyTransaction {
         });
     }
     void part_written() {
-        value_or_raise(
-            sending_->owned.in_turn([&](Publisher&) { return sent_->open.part_written(); }));
+        value_or_raise(sending_->owned.in_turn(
+            [&](Publisher&) { return RelayTransaction::part_written(sent_->open); }));
     }
     void wait_staged(Timeout timeout, bool later) {
         wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "forks.hpp"
+#include "rollring/relay.hpp"
 #include "rollring/ring.hpp"
 #include "weight_ends.hpp"
 
@@ -196,7 +197,8 @@ class PySubscriber {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
     }
     std::uint64_t part_bytes() {
-        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.part_bytes(); });
+        return owned_.in_turn(
+            [](Subscriber& subscriber) { return RelaySubscriber::part_bytes(subscriber); });
     }
     std::string state() {
         return owned_.in_turn(

@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "forked.hpp"
+#include "rollring/relay.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::test {
@@ -20,8 +21,10 @@ void try_publisher(Publisher& publisher, Transaction& open) {
     try_in_child({
         {"Transaction::put_all", [&] { return refused_as_forked(open.put_all(now)); }},
         {"Transaction::put", [&] { return refused_as_forked(open.put("q", q.data(), now)); }},
-        {"Transaction::lend_part", [&] { return refused_as_forked(open.lend_part(now)); }},
-        {"Transaction::part_written", [&] { return refused_as_forked(open.part_written()); }},
+        {"RelayTransaction::lend_part",
+         [&] { return refused_as_forked(RelayTransaction::lend_part(open, now)); }},
+        {"RelayTransaction::part_written",
+         [&] { return refused_as_forked(RelayTransaction::part_written(open)); }},
         {"Transaction::publish", [&] { return refused_as_forked(open.publish()); }},
         {"Transaction::wait_staged", [&] { return refused_as_forked(open.wait_staged(now)); }},
         {"Transaction::commit", [&] { return refused_as_forked(open.commit(now)); }},
@@ -60,7 +63,8 @@ void try_subscriber(Subscriber& subscriber) {
         {"Subscriber::problem", tells([&] { return subscriber.problem(); })},
         {"Subscriber::tensors", tells([&] { return subscriber.tensors(); })},
         {"Subscriber::publisher_id", tells([&] { return subscriber.publisher_id(); })},
-        {"Subscriber::part_bytes", tells([&] { return subscriber.part_bytes(); })},
+        {"RelaySubscriber::part_bytes",
+         tells([&] { return RelaySubscriber::part_bytes(subscriber); })},
         {"Subscriber::memory", tells([&] { return subscriber.memory(); })},
         {"Subscriber::imports", tells([&] { return subscriber.imports(); })},
     });
@@ -118,9 +122,9 @@ void try_weights() {
          {"Subscriber::next", "Subscriber::check_memory", "Subscriber::refuse",
           "Subscriber::interrupt", "Subscriber::live_version", "Subscriber::state",
           "Subscriber::problem", "Subscriber::tensors", "Subscriber::publisher_id",
-          "Subscriber::part_bytes", "Subscriber::memory", "Subscriber::imports", "Update::parts",
-          "Update::part", "Update::done_reading", "Update::load", "Update::stage", "Update::adopt",
-          "Update::reject"}) {
+          "RelaySubscriber::part_bytes", "Subscriber::memory", "Subscriber::imports",
+          "Update::parts", "Update::part", "Update::done_reading", "Update::load", "Update::stage",
+          "Update::adopt", "Update::reject"}) {
         called.insert(std::string("rollring::") + method);
     }
 }

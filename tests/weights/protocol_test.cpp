@@ -6,6 +6,7 @@
 
 #include "channel.hpp"
 #include "channel_names.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring::test {
 TEST_CASE("a ring with the longest name there is has a channel of its own") {
@@ -202,8 +203,8 @@ TEST_CASE_FIXTURE(TrainerAndEngine, "a version that is over answers every step a
     CHECK(over(first.check_open()));
     CHECK(over(first.put_all(soon())));
     CHECK(over(first.put("no-such", nullptr, soon())));
-    CHECK(over(first.lend_part(soon())));
-    CHECK(over(first.part_written()));
+    CHECK(over(RelayTransaction::lend_part(first, soon())));
+    CHECK(over(RelayTransaction::part_written(first)));
     CHECK(over(first.publish()));
     CHECK(over(first.wait_staged(soon())));
     CHECK(over(first.commit(soon())));

@@ -5,6 +5,7 @@
 
 #include "channel.hpp"
 #include "rollring/consumer.hpp"
+#include "rollring/relay.hpp"
 
 namespace rollring::test {
 
@@ -130,9 +131,11 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
         publisher_on(ring, trainer, {.slots = slots, .slot_bytes = 4096, .checksums = true});
     auto source = Subscriber::attach(ring.name(), {}, {.name = "source"}, patience());
     REQUIRE_OK(source);
-    Publisher relay = publisher_on(
-        node, described,
-        {.slots = slots, .slot_bytes = source->part_bytes(), .checksums = true, .handed_on = true});
+    Publisher relay = publisher_on(node, described,
+                                   {.slots = slots,
+                                    .slot_bytes = RelaySubscriber::part_bytes(*source),
+                                    .checksums = true,
+                                    .handed_on = true});
     REQUIRE(relay.parts() == publisher.parts());
     REQUIRE(relay.parts() > slots);
     Subscriber subscriber = subscriber_on(node, engine);
@@ -144,25 +147,26 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
     REQUIRE_OK(transaction);
     std::uint32_t done = 0;
     const auto done_one = [&] {
-        REQUIRE_OK(transaction->part_written());
+        REQUIRE_OK(RelayTransaction::part_written(*transaction));
         REQUIRE_OK(update->done_reading(done++));
     };
-    CHECK(transaction->part_written().error().code == Errc::invalid_argument);
+    CHECK(RelayTransaction::part_written(*transaction).error().code == Errc::invalid_argument);
     CHECK(transaction->put_all(soon()).error().code == Errc::invalid_argument);
     for (std::uint32_t part = 0; part < relay.parts(); part++) {
         if (part == slots) {  // all are lent, at both ends
             CHECK(update->part(part, soon()).error().code == Errc::timed_out);
-            CHECK(transaction->lend_part(soon()).error().code == Errc::timed_out);
+            CHECK(RelayTransaction::lend_part(*transaction, soon()).error().code ==
+                  Errc::timed_out);
             CHECK(update->done_reading(part).error().code == Errc::invalid_argument);
         }
         if (part >= slots) done_one();
         const auto pieces = update->part(part, patience());
         REQUIRE_OK(pieces);
-        const auto lent = transaction->lend_part(patience());
+        const auto lent = RelayTransaction::lend_part(*transaction, patience());
         REQUIRE_OK(lent);
         std::memcpy(lent->data(), pieces->front().data, lent->size());
     }
-    CHECK(transaction->lend_part(soon()).error().code == Errc::invalid_argument);
+    CHECK(RelayTransaction::lend_part(*transaction, soon()).error().code == Errc::invalid_argument);
     CHECK(transaction->wait_staged(soon()).error().code == Errc::invalid_argument);
     REQUIRE_OK(transaction->publish());
     while (done < relay.parts()) done_one();
@@ -183,7 +187,8 @@ TEST_CASE("a part that is lent is given up with its version") {
     {
         auto first = publisher.begin(1);
         REQUIRE_OK(first);
-        for (int slot = 0; slot < 2; slot++) REQUIRE_OK(first->lend_part(patience()));
+        for (int slot = 0; slot < 2; slot++)
+            REQUIRE_OK(RelayTransaction::lend_part(*first, patience()));
     }
     trainer.fill(2);
     std::thread other([&] { CHECK(*take(subscriber) == 2); });
