@@ -72,9 +72,12 @@ _former.know_former_names()
 if TYPE_CHECKING:
     from . import extras as extras
     from . import rollouts as rollouts
+    from .extras.rollout_log import log as log
 else:  # a type checker would let every misspelled name pass
 
     def __getattr__(name: str) -> object:
         if name in ("extras", "rollouts"):  # imported by programs that use them
             return importlib.import_module(f".{name}", __name__)
+        if name == "log":
+            return importlib.import_module(".extras", __name__).log
         return _former.found(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,6 +114,7 @@ class Stash:
         self._alone = TaskTurns()
         self._waits_since: float | None = time.monotonic()
         self._log = StashLog(ring)
+        self._watchers: list[Callable[[Batch, float], object]] = []
 
     def next(self, timeout: float | None = None) -> Batch:
         """Wait for a batch.
@@ -147,8 +148,22 @@ class Stash:
             self._waits_since = time.monotonic()
 
     def _given(self, core: _core.Batch) -> Batch:
+        waited = 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
         self._waits_since = None
-        return Batch(core)
+        batch = Batch(core)
+        for watcher in self._watchers:
+            watcher(batch, waited)
+        return batch
+
+    def on_batch(self, watcher: Callable[[Batch, float], object]) -> None:
+        """Call a function with each batch before it is returned, and with the seconds that the
+        trainer has waited for it, in the thread that reads the stash.
+
+        Args:
+            watcher: It keeps no array over the batch. An error of it reaches the caller of `next`,
+                and the batch is delivered again.
+        """
+        self._watchers.append(watcher)
 
     def _timed_out(self, timeout: float | None) -> Exception:
         return TimedOutError(
@@ -161,7 +176,7 @@ class Stash:
         """Whatever is complete, be it less than a batch; for the end of a run."""
         self._end_abandoned_wait()
         core = self._core.rest()
-        return None if core is None else Batch(core)
+        return None if core is None else self._given(core)
 
     async def next_async(self, timeout: float | None = None) -> Batch:
         """As `next`, for asyncio and uvloop.

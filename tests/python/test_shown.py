@@ -75,6 +75,7 @@ class World:
             rr.PlainCodec(),
             rr.PickleCodec(),
             rr.TrajectoryCodec(),
+            rr.log(stash, print),
         ]
         self.objects: list[Any] = made
 

@@ -1,5 +1,6 @@
 """Beside rings, the stash and weights, and on their public names: a store of values, a board of
-requests, a queue, and GPU memory in turns. The promises P1 to P10 do not name them.
+requests, a queue, GPU memory in turns, and logs of rollouts. The promises P1 to P10 do not name
+them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
 from .memory import MemoryDomain
 from .queue import RingQueue
 from .requests import Request, RequestBoard
+from .rollout_log import RolloutLog, log
 from .store import Store
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "Request",
     "RequestBoard",
     "RingQueue",
+    "RolloutLog",
     "Store",
     "TrajectoryCodec",
+    "log",
 ]
