@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat, SupportsIndex, TypedDict
 
-__all__ = ["PublisherOptions", "RecordFields", "RingOptions", "StashOptions"]
+__all__ = ["GroupOptions", "PublisherOptions", "RecordFields", "RingOptions", "StashOptions"]
 
 # Numbers also of numpy and torch.
 Whole = SupportsIndex
@@ -80,6 +80,18 @@ class StashOptions(TypedDict, total=False):
     tombstone: float
     tombstones: int
     no_progress: float
+
+
+class GroupOptions(StashOptions, total=False):
+    """Options of a `Stash` that concern groups, for functions that choose its batches."""
+
+    group_size: int
+    max_lag: int
+    deviation: Literal["sample", "population"]
+    deviation_epsilon: float
+    deadline: float | None
+    at_deadline: Literal["ship", "drop", "hold"] | None
+    timeout: float
 
 
 class RingOptions(TypedDict, total=False):

@@ -8,7 +8,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,11 @@ from ._ledger import Lease, Ledger
 from ._queue import PACKAGES, theirs_of
 from ._ranks import first_rank
 from ._samples import distillation_fields, grpo_advantages, grpo_fields
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ...options import GroupOptions
 
 _log = logging.getLogger("rollring")
 
@@ -106,7 +111,7 @@ class RingRolloutWorker:
         versions: str = "worker",
         lanes: int | None = None,
         lane_bytes: int | str | None = None,
-        **options: Any,
+        **options: Unpack[GroupOptions],
     ) -> None:
         for name, value, known in (
             ("kind", kind, tuple(PACKAGES)),
@@ -131,7 +136,7 @@ class RingRolloutWorker:
         self._died_after = died_after
         self._commits = versions == "worker"
         self._ring_options = {"lanes": lanes, "lane_bytes": lane_bytes}
-        self._stash_options = {
+        self._stash_options: dict[str, Any] = {
             "batch_groups": 1,
             "advantages": "none" if self._carried or self._theirs else advantages,
             "bad_reward": "absent",
