@@ -222,6 +222,19 @@ def the_dashboard_shows_what_is_exported(folder, _):
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
+@test
+def alerts_ask_for_what_is_exported(folder, _):
+    alerts = (ROOT / "docs/alerts.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"rollring_\w+", alerts))
+    known = {name for name, *_ in families()}
+    assert len(named) > 10 and named <= known, named - known
+    if shutil.which("promtool"):  # of Debian's package prometheus
+        rules = ROOT / "tests/alerts_test.yml"
+        done = subprocess.run(["promtool", "test", "rules", rules], capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 if __name__ == "__main__":
     if "--table" in sys.argv:
         print(table(), end="")
