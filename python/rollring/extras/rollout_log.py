@@ -87,6 +87,34 @@ class _Mlflow:
         self._run.log_table(columns, artifact_file=f"{name}.json")
 
 
+class _Trainer:
+    """Of transformers, and TRL's: the dashboards of its ``report_to``. Its own ``log`` would end
+    the averages of TRL that are not complete.
+    """
+
+    PRINT = ("PrinterCallback", "ProgressCallback")  # a line of forty numbers for each batch
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+
+    def numbers(self, values: Mapping[str, float], step: int) -> None:
+        trainer = self._trainer
+        if not trainer.is_world_process_zero():
+            return
+        for callback in trainer.callback_handler.callbacks:
+            if type(callback).__name__.removeprefix("Notebook") not in self.PRINT:
+                callback.on_log(
+                    trainer.args,
+                    trainer.state,
+                    trainer.control,
+                    logs={**values, "epoch": trainer.state.epoch or 0.0},
+                    model=trainer.model,
+                )
+
+    def table(self, name: str, rows: Rows, step: int) -> None:
+        pass
+
+
 class _Function:
     def __init__(self, function: Callable[[dict[str, float], int], object]) -> None:
         self._function = function
@@ -105,6 +133,8 @@ def _destination(to: Any, prefix: str) -> _Destination:
     package = package.split(".")[0]
     if hasattr(to, "add_scalar"):
         return _TensorBoard(to)
+    if hasattr(to, "callback_handler"):
+        return _Trainer(to)
     if hasattr(to, "log_metrics") and hasattr(to, "log_table"):
         return _Mlflow(to)
     if package in ("wandb", "trackio") and hasattr(to, "log"):
@@ -113,7 +143,7 @@ def _destination(to: Any, prefix: str) -> _Destination:
         return _Function(to)
     raise TypeError(
         f"cannot log to {to!r}: expected a run of wandb or trackio, a SummaryWriter, the module "
-        "mlflow, or a function of (values, step)"
+        "mlflow, a trainer of transformers, or a function of (values, step)"
     )
 
 
@@ -293,9 +323,10 @@ def log(
     Args:
         stash: Before its first `Stash.next`; threads as for it.
         to: A run of wandb or trackio (or either module), a ``SummaryWriter``, the module mlflow, a
-            function of ``(values, step)``, or a list of such.
+            trainer of transformers or TRL (for the dashboards of its ``report_to``, at its own
+            steps), a function of ``(values, step)``, or a list of such.
         every: Batches for each report.
-        samples: Completions in a table of samples; 0: no table. A function gets none.
+        samples: Completions in a table of samples; 0: no table. A trainer and a function get none.
         samples_every: Batches from one table to the next.
         tokenizer: Decodes the samples' last 4,096 tokens (its ``decode``); None: token ids.
         prefix: Of the names.
