@@ -33,8 +33,24 @@ void pin(int cpu, bool realtime) {
     if (cpu != any_cpu) sched_setaffinity(0, sizeof set, &set);
     const sched_param priority{.sched_priority = 1};
     if (realtime && sched_setscheduler(0, SCHED_RR, &priority) != 0) {
-        fail("--realtime: the system refused SCHED_RR (it needs root or CAP_SYS_NICE)");
+        fail(fmt::format("--realtime: the system refused SCHED_RR: {}", std::strerror(errno)));
     }
+}
+
+// A container seldom has the right: the figures are then those of the usual scheduler.
+bool grants_realtime() {
+    const int policy = sched_getscheduler(0);
+    sched_param before{};
+    sched_getparam(0, &before);
+    const sched_param priority{.sched_priority = 1};
+    if (sched_setscheduler(0, SCHED_RR, &priority) != 0) {
+        fmt::print(stderr,
+                   "rollring-bench: --realtime has no effect: the system refused SCHED_RR, which "
+                   "needs CAP_SYS_NICE (docker run --cap-add SYS_NICE): {}\n",
+                   std::strerror(errno));
+        return false;
+    }
+    return sched_setscheduler(0, policy, &before) == 0;
 }
 
 pid_t start(int cpu, bool realtime, Board& board, const Side& side) {
@@ -93,6 +109,7 @@ std::vector<int> Cpus::allowed() {
 }
 
 Cpus Cpus::choose(const std::vector<int>& wanted, bool realtime) {
+    realtime = realtime && grants_realtime();
     if (wanted.size() == 2) return {wanted[0], wanted[1], realtime};
     if (!wanted.empty()) fail("--cpus takes two numbers: the producer's and the consumer's");
     const std::vector<int> found = allowed();
