@@ -50,7 +50,9 @@ void LanePool::look() {
     if (!stat) return;
     for (const auto& lane : lanes_) {
         for (const LaneStat& one : stat->lanes) {
-            if (one.lane == lane->producer.lane()) lane->filled = one.depth_bytes;
+            if (one.lane != lane->producer.lane()) continue;
+            lane->depth = one.depth_bytes;
+            lane->sent = 0;
         }
     }
 }
@@ -58,7 +60,7 @@ void LanePool::look() {
 // Null if no lane has the room.
 LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
     const auto has_room = [this, bytes](const std::unique_ptr<Lane>& lane) {
-        return lane->filled == 0 || lane->filled + bytes <= usable(lane_bytes_);
+        return lane->filled() == 0 || lane->filled() + bytes <= usable(lane_bytes_);
     };
     auto found = std::ranges::find_if(lanes_, has_room);
     if (found == lanes_.end()) {
@@ -74,7 +76,7 @@ LanePool::Lane* LanePool::choose(std::uint64_t bytes) {
         }
     }
     if (found == lanes_.end()) return nullptr;
-    (*found)->filled += bytes;
+    (*found)->reserved += bytes;
     return found->get();
 }
 
@@ -129,10 +131,9 @@ LaneSend LanePool::send(std::span<const Draft> group, std::int64_t wait_ms,
         pause_ms(slice_ms);
     }
     const LaneSend sent = push(*lane, group, deadline, gone, problem);
-    if (sent == LaneSend::no_room || sent == LaneSend::given_up) {
-        const std::scoped_lock lock(mutex_);
-        lane->filled -= std::min(lane->filled, bytes);
-    }
+    const std::scoped_lock lock(mutex_);
+    lane->reserved -= bytes;
+    if (sent == LaneSend::ok) lane->sent += bytes;
     return sent;
 }
 

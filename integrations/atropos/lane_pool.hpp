@@ -44,7 +44,11 @@ class LanePool {
         explicit Lane(Producer one) : producer(std::move(one)) {}
         std::mutex mutex;  // of the sender
         Producer producer;
-        std::uint64_t filled = 0;  // bytes that it pins, at most
+        std::uint64_t depth = 0;     // bytes that it pinned at the last look
+        std::uint64_t reserved = 0;  // of groups on their way
+        std::uint64_t sent = 0;      // since the last look
+
+        [[nodiscard]] std::uint64_t filled() const { return depth + reserved + sent; }
     };
 
     explicit LanePool(std::string ring) : ring_(std::move(ring)) {}

@@ -42,8 +42,8 @@ class PyViews {
     nb::tuple gather_shape(nb::handle column, nb::handle layout);
     // The rows at which the sequences begin, as the bytes of i64s.
     nb::bytes offsets(nb::handle layout);
-    // `targets`: for each column the unshared memory, with a GPU its memory, that the caller keeps;
-    // a GPU's is written once the stream gets there.
+    // `targets`: for each column, memory of this process or of the GPU, which the caller keeps
+    // alive. A GPU's memory is written when the stream reaches this call.
     void gather(nb::list columns, nb::list targets, nb::handle layout, std::uint32_t threads,
                 std::optional<int> gpu, std::uintptr_t stream);
     // Registers the ring's lanes with the GPU.
