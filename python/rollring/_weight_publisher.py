@@ -16,6 +16,7 @@ from ._weights import (
     as_utf8,
     describe,
     device_of,
+    owners_of_ties,
     place,
     refused,
     version_number,
@@ -122,7 +123,7 @@ class WeightTransaction(OneVersion):
         self._sent.check_open()
         if name not in publisher._order:
             raise refused(f"this channel has no tensor {name!r}")
-        address, copied = 0, nothing
+        address, stream, copied = 0, publisher._stream(), nothing
         if tensor is None:
             address = publisher._memory.moved(name).get(name, 0)
             self._sources.keep(publisher._memory.storages(name))
@@ -143,8 +144,11 @@ class WeightTransaction(OneVersion):
                     "step, offloading): gather or load it before"
                 )
             if gpu >= 0:  # values in host memory are copied before `put` returns
-                copied = self._sources.keep(kept, publisher._current_stream())
-        return (name, address, timeout, publisher._stream()), copied
+                current = publisher._current_stream()
+                stream, copied = int(current.cuda_stream), self._sources.keep(kept, current)
+                # A tied tensor is known by its owner's address, which no other may get meanwhile.
+                copied = nothing if name in publisher._owners else copied
+        return (name, address, timeout, stream), copied
 
     def wait_staged(self, timeout: float | None = None) -> None:
         """Send the remaining tensors, and wait until every engine has staged the version.
@@ -293,6 +297,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             tensors, False, publish_as or {}, self._views, promised, tied
         )
         self._described = {one.name: one for one in described}
+        self._owners = owners_of_ties(described, tied or {})
         self._names = [one.name for one in described]
         self._order = {name: at for at, name in enumerate(self._names)}
         self._memory = Memory(self._kept.items(), detached=hasattr(tensors, "_metadata"))

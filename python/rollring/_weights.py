@@ -284,6 +284,17 @@ def _with_ties(
     return made
 
 
+def owners_of_ties(found: list[Described], declared: Mapping[str, str]) -> set[str]:
+    """Names of the tensors whose memory a tied one has."""
+    first: dict[tuple[object, ...], str] = {}
+    owners = set(declared.values())
+    for one in found:
+        owner = first.setdefault((one.form, one.address, one.published_dtype), one.name)
+        if one.tied and owner != one.name:
+            owners.add(owner)
+    return owners
+
+
 def device_of(device: Any) -> tuple[Any, int]:
     """torch's device, with its number if it is a GPU, and the GPU (-1: none)."""
     import torch

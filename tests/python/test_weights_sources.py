@@ -119,3 +119,42 @@ def test_those_of_asyncio_too(publisher: rr.WeightPublisher, device: Device) -> 
             assert seen() is None
 
     asyncio.run(send())
+
+
+def test_the_event_is_behind_the_copies_and_in_their_stream(
+    publisher: rr.WeightPublisher, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[tuple[str, int]] = []
+    numbers = iter(range(7, 100))
+    monkeypatch.setattr(
+        device, "current_stream", lambda gpu: SimpleNamespace(cuda_stream=next(numbers), gpu=gpu)
+    )
+    event = SimpleNamespace(
+        record=lambda stream: order.append(("event", stream.cuda_stream)), query=lambda: False
+    )
+    monkeypatch.setattr(device, "Event", lambda: event)
+    with publisher.begin(1) as version:
+        sent = version._sent
+
+        def put(name: str, address: int, timeout: float, stream: int) -> None:
+            order.append(("put", stream))
+            sent.put(name, address, timeout, 0)
+
+        patched = SimpleNamespace(put=put, check_open=sent.check_open)
+        with monkeypatch.context() as patch:
+            patch.setattr(version, "_sent", patched)
+            version.put("a", np.ones(1000), PATIENCE)
+    (_, used), (kind, recorded) = order
+    assert order[0][0] == "put" and kind == "event" and used == recorded
+
+
+def test_the_owner_of_a_tie_is_held_until_the_version_is_over(ring: str, device: Device) -> None:
+    """Its address proves that a tied tensor is the same one."""
+    tensors = {name: np.zeros(1000) for name in NAMES}
+    tensors["d"] = tensors["a"]
+    with rr.WeightPublisher(ring, tensors, tied={"d": "a"}) as publisher:
+        publisher._gpu = 0
+        device.done = 99
+        version = publisher.begin(1)
+        assert held([put(version, "a"), put(version, "b")]) == [True, False]
+        version.abort()
