@@ -115,6 +115,7 @@ class Stash:
         self._waits_since: float | None = time.monotonic()
         self._log = StashLog(ring)
         self._watchers: list[Callable[[Batch, float], object]] = []
+        self._waited = 0.0  # seconds within calls that have returned no batch
 
     def next(self, timeout: float | None = None) -> Batch:
         """Wait for a batch.
@@ -129,14 +130,14 @@ class Stash:
         """
         self._begin_wait()
         self._end_abandoned_wait()
-        end = end_of(timeout)
+        begun, end = time.monotonic(), end_of(timeout)
         core = None
         while core is None:
             core = self._core.next(slice_of(end))
             self._log.look(self._core)
             if core is None and time.monotonic() >= end:
-                raise self._timed_out(timeout)
-        return self._given(core)
+                raise self._timed_out(timeout, begun)
+        return self._given(core, begun)
 
     def _end_abandoned_wait(self) -> None:
         """That of a task whose event loop was closed before the task had ended."""
@@ -147,25 +148,31 @@ class Stash:
         if self._waits_since is None:
             self._waits_since = time.monotonic()
 
-    def _given(self, core: _core.Batch) -> Batch:
-        waited = 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
+    def _given(self, core: _core.Batch, begun: float) -> Batch:
+        waited, self._waited = self._waited + time.monotonic() - begun, 0.0
         self._waits_since = None
         batch = Batch(core)
-        for watcher in self._watchers:
-            watcher(batch, waited)
+        try:
+            for watcher in self._watchers:
+                watcher(batch, waited)
+        except BaseException:
+            batch.nack()
+            raise
         return batch
 
     def on_batch(self, watcher: Callable[[Batch, float], object]) -> None:
-        """Call a function with each batch before it is returned, and with the seconds that the
-        trainer has waited for it, in the thread that reads the stash.
+        """Call a function with each batch before it is returned, and with the seconds that calls of
+        `next` have waited for it, in the thread that reads the stash.
 
         Args:
             watcher: It keeps no array over the batch. An error of it reaches the caller of `next`,
-                and the batch is delivered again.
+                and the batch is delivered again. With `group`, the task that reads for all tasks
+                calls it with each group that comes.
         """
         self._watchers.append(watcher)
 
-    def _timed_out(self, timeout: float | None) -> Exception:
+    def _timed_out(self, timeout: float | None, begun: float) -> Exception:
+        self._waited += time.monotonic() - begun
         return TimedOutError(
             f"no batch was complete within {timeout} s: {self._core.waits_for()}; "
             f"`rollring groups {self.ring}` shows all groups",
@@ -176,7 +183,7 @@ class Stash:
         """Whatever is complete, be it less than a batch; for the end of a run."""
         self._end_abandoned_wait()
         core = self._core.rest()
-        return None if core is None else self._given(core)
+        return None if core is None else self._given(core, time.monotonic())
 
     async def next_async(self, timeout: float | None = None) -> Batch:
         """As `next`, for asyncio and uvloop.
@@ -185,7 +192,7 @@ class Stash:
         """
         with self._alone.at_once("another task waits for this stash") as turn:
             self._begin_wait()
-            end = end_of(timeout)
+            begun, end = time.monotonic(), end_of(timeout)
             core = None
             while core is None:
                 if self._core.begin(slice_of(end)):
@@ -193,8 +200,8 @@ class Stash:
                 core = self._core.taken()
                 self._log.look(self._core)
                 if core is None and time.monotonic() >= end:
-                    raise self._timed_out(timeout)
-            return self._given(core)
+                    raise self._timed_out(timeout, begun)
+            return self._given(core, begun)
 
     async def group(self, instance_id: str, visit: int = 0, timeout: float | None = None) -> Batch:
         """Wait for one group, as soon as it is complete: a batch of it alone.

@@ -1,5 +1,7 @@
 """rr.log with wandb, trackio, TensorBoard's SummaryWriter and MLflow, all without a network."""
 import json
+import struct
+import sys
 import threading
 
 import numpy as np
@@ -9,6 +11,7 @@ import pages
 import rollring as rr
 
 RUNNER = "tests/frameworks/test_loggers.py"
+BLOCK = 1 << 15
 
 
 class Words:
@@ -26,16 +29,16 @@ def push(ring, groups):
                               group_size=4, repetition_id=member, reward=member + group / 8)
 
 
-def train(ring, to, **options):
-    """Three batches of a group; the values of each."""
+def train(ring, to, own=lambda step: None, **options):
+    """Three batches of a group; the values of each. ``own``: the trainer's own log."""
     seen = []
     push(ring, 3)
     with rr.Stash(ring, batch_groups=1) as stash:
         rr.log(stash, [to, lambda values, step: seen.append((step, values))],
                samples=2, samples_every=2, tokenizer=Words(), **options)
-        for _ in range(3):
+        for step in range(3):
             with stash.next(timeout=10):
-                pass
+                own(step)
     assert [step for step, _ in seen] == [0, 1, 2]
     return [values for _, values in seen]
 
@@ -46,14 +49,48 @@ def rows_of(told):
     return told["data"]
 
 
+def records(log):
+    """Of a file of an offline run: LevelDB's log format, behind a head of seven bytes."""
+    at, record = 7, b""
+    while at + 7 <= len(log):
+        length, kind = struct.unpack("<HB", log[at + 4 : at + 7])
+        if kind == 0 or BLOCK - at % BLOCK < 7:  # the rest of a block is too small for a head
+            at += BLOCK - at % BLOCK
+            continue
+        record += log[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
+
+
+def rows(folder, name):
+    """A metric in the rows of an offline run."""
+    internal = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    found = []
+    for data in records(next(folder.rglob("*.wandb")).read_bytes()):
+        record = internal.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            if name in ("/".join(item.nested_key), item.key):
+                found.append(json.loads(item.value_json))
+    return found
+
+
 def test_wandb(ring, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     run = wandb.init(project="rollring", dir=tmp_path)
-    values = train(ring, run)
+    values = train(ring, run, lambda step: run.log({"loss": 1.0 / (step + 1)}, step=step))
     summary = dict(run.summary)
     run.finish()
+    wandb.teardown()
+    assert rows(tmp_path, "loss") == [1.0, 0.5, 1.0 / 3]  # none was dropped for ours
+    # A row with a step of the trainer's is open until its next one: the last report counts.
+    assert rows(tmp_path, "rollring/step") == [1, 2]
+    means = [one["rollring/reward/mean"] for one in values]
+    assert rows(tmp_path, "rollring/reward/mean") == means[1:]
     table = max(tmp_path.rglob("*.table.json"), key=lambda path: path.stat().st_mtime_ns)
     for name, value in values[-1].items():
         assert summary[name] == pytest.approx(value), name
@@ -76,9 +113,10 @@ def test_the_page(ring, tmp_path, monkeypatch):
     ending.start()
     run = pages.execute(RUNNER, "wandb", {"run42": ring})["run"]
     ending.join(60)
-    summary = dict(run.summary)
     run.finish()
-    assert summary["rollring/step"] == 1 and summary["rollring/groups"] == 16
+    sys.modules["wandb"].teardown()
+    assert rows(tmp_path, "loss") == [0.5, 0.5]
+    assert rows(tmp_path, "rollring/groups") == [16, 16]
 
 
 def test_trackio(ring, tmp_path, monkeypatch):

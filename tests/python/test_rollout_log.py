@@ -1,10 +1,12 @@
 """rr.log with a function as its destination; tests/frameworks/test_loggers.py has the others."""
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rollring as rr
+from rollring import _stash, _waits
 
 
 def push(ring, groups, version=-1, flat=()):
@@ -114,11 +116,84 @@ def test_a_watcher_that_raises_leaves_the_batch_to_the_next_call(ring):
                 raise ValueError("a fault of the watcher")
 
         stash.on_batch(once)
-        with pytest.raises(ValueError, match="fault of the watcher"):
+        try:
             stash.next(timeout=10)
-        with stash.next(timeout=10) as batch:
-            assert len(batch) == 1
+        except ValueError:  # with the traceback of the watcher alive
+            with stash.next(timeout=10) as batch:
+                assert len(batch) == 1
     assert calls == [1, 1]
+
+
+def test_waited_is_the_time_within_next(ring, monkeypatch):
+    now, waits = [100.0], []
+    for module in (_stash, _waits):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with rr.Stash(ring, batch_groups=1) as stash:
+        stash.on_batch(lambda batch, waited: waits.append(waited))
+        now[0] += 50  # a model is loaded
+        with pytest.raises(rr.errors.TimedOutError):
+            stash.next(timeout=0)
+        now[0] += 50  # an evaluation
+        push(ring, [0, 1])
+        real, core = stash._core.next, stash._core
+
+        def late(timeout):
+            now[0] += 3
+            return real(timeout)
+
+        monkeypatch.setattr(stash, "_core", SimpleNamespace(next=late, events=core.events))
+        monkeypatch.setattr(stash._log, "look", lambda core: None)
+        for _ in range(2):
+            with stash.next(timeout=10):
+                pass
+        monkeypatch.setattr(stash, "_core", core)
+        monkeypatch.undo()
+    assert waits == [3, 3]
+
+
+def test_a_ring_that_is_removed_ends_neither_batches_nor_reports(ring):
+    told = []
+    push(ring, range(3))
+    with rr.Stash(ring, batch_groups=1) as stash:
+        log = rr.log(stash, lambda values, step: told.append(values), every=2)
+        with stash.next(timeout=10):
+            pass
+        rr.remove(ring, force=True)
+        for batch in stash:
+            with batch:
+                pass
+        log.flush()
+    assert [values["rollring/batches"] for values in told] == [2, 1]
+    assert all("rollring/reward/mean" in values for values in told)
+
+
+def test_a_tokenizer_that_fails_ends_no_training(ring, caplog):
+    class Broken:
+        tables = True
+
+        def decode(self, ids):
+            raise OverflowError("can't convert negative int to unsigned")
+
+    class Writer:
+        def __init__(self):
+            self.numbers, self.texts = [], []
+
+        def add_scalar(self, name, value, step):
+            self.numbers.append(step)
+
+        def add_text(self, name, text, step):
+            self.texts.append(text)
+
+    push(ring, range(2))
+    writer = Writer()
+    with caplog.at_level(logging.WARNING, "rollring"), rr.Stash(ring, batch_groups=1) as stash:
+        rr.log(stash, writer, tokenizer=Broken(), samples_every=1)
+        for _ in range(2):
+            with stash.next(timeout=10):
+                pass
+    assert set(writer.numbers) == {0, 1} and writer.texts == []
+    warnings = [one.getMessage() for one in caplog.records if "not logged" in one.getMessage()]
+    assert len(warnings) == 1 and "negative int" in warnings[0]
 
 
 @pytest.mark.parametrize(("to", "told"), [(None, "start it first"), (3, "cannot log to 3")])

@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..adapters import shown, unpicklable
+from ..errors import RollringError
 
 if TYPE_CHECKING:
     from .. import Batch, Member, Stash
@@ -32,30 +35,51 @@ Rows = list[list[Any]]
 
 
 class _Destination(Protocol):
+    tables: bool  # takes tables of samples
+
     def numbers(self, values: Mapping[str, float], step: int) -> None: ...
 
     def table(self, name: str, rows: Rows, step: int) -> None: ...
 
 
 class _Wandb:
-    """wandb and trackio: a table is a type of the package that the run comes from."""
+    """The trainer ends each row of wandb: with a step of ours, wandb would refuse the trainer's
+    rows of earlier steps.
+    """
 
-    def __init__(self, run: Any, package: str, prefix: str) -> None:
+    tables = True
+
+    def __init__(self, run: Any, prefix: str) -> None:
         self._run = run
-        self._package = sys.modules[package]
         self._step = f"{prefix}step"
-        if hasattr(run, "define_metric"):  # the trainer's own calls of log() keep their steps
+        if hasattr(run, "define_metric"):
             run.define_metric(f"{prefix}*", step_metric=self._step)
 
     def numbers(self, values: Mapping[str, float], step: int) -> None:
-        self._run.log({**values, self._step: step})
+        self._run.log({**values, self._step: step}, commit=False)
 
     def table(self, name: str, rows: Rows, step: int) -> None:
-        table = self._package.Table(columns=list(COLUMNS), data=rows)
-        self._run.log({name: table, self._step: step})
+        made = sys.modules["wandb"].Table(columns=list(COLUMNS), data=rows)
+        self._run.log({name: made, self._step: step}, commit=False)
+
+
+class _Trackio:
+    tables = True
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def numbers(self, values: Mapping[str, float], step: int) -> None:
+        self._run.log(dict(values), step=step)
+
+    def table(self, name: str, rows: Rows, step: int) -> None:
+        made = sys.modules["trackio"].Table(columns=list(COLUMNS), data=rows)
+        self._run.log({name: made}, step=step)
 
 
 class _TensorBoard:
+    tables = True
+
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
@@ -76,6 +100,8 @@ def _cell(value: object) -> str:
 
 
 class _Mlflow:
+    tables = True
+
     def __init__(self, run: Any) -> None:
         self._run = run
 
@@ -92,7 +118,7 @@ class _Trainer:
     the averages of TRL that are not complete.
     """
 
-    PRINT = ("PrinterCallback", "ProgressCallback")  # a line of forty numbers for each batch
+    tables = False
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -102,20 +128,24 @@ class _Trainer:
         if not trainer.is_world_process_zero():
             return
         for callback in trainer.callback_handler.callbacks:
-            if type(callback).__name__.removeprefix("Notebook") not in self.PRINT:
-                callback.on_log(
-                    trainer.args,
-                    trainer.state,
-                    trainer.control,
-                    logs={**values, "epoch": trainer.state.epoch or 0.0},
-                    model=trainer.model,
-                )
+            name = type(callback).__name__
+            if name == "PrinterCallback" or name.endswith("ProgressCallback"):
+                continue  # it would print a line of forty numbers for each batch
+            callback.on_log(
+                trainer.args,
+                trainer.state,
+                trainer.control,
+                logs={**values, "epoch": trainer.state.epoch or 0.0},
+                model=trainer.model,
+            )
 
     def table(self, name: str, rows: Rows, step: int) -> None:
-        pass
+        raise NotImplementedError
 
 
 class _Function:
+    tables = False
+
     def __init__(self, function: Callable[[dict[str, float], int], object]) -> None:
         self._function = function
 
@@ -123,7 +153,7 @@ class _Function:
         self._function(dict(values), step)
 
     def table(self, name: str, rows: Rows, step: int) -> None:
-        pass
+        raise NotImplementedError
 
 
 def _destination(to: Any, prefix: str) -> _Destination:
@@ -137,8 +167,10 @@ def _destination(to: Any, prefix: str) -> _Destination:
         return _Trainer(to)
     if hasattr(to, "log_metrics") and hasattr(to, "log_table"):
         return _Mlflow(to)
-    if package in ("wandb", "trackio") and hasattr(to, "log"):
-        return _Wandb(to, package, prefix)
+    if package == "wandb" and hasattr(to, "log"):
+        return _Wandb(to, prefix)
+    if package == "trackio" and hasattr(to, "log"):
+        return _Trackio(to)
     if callable(to):
         return _Function(to)
     raise TypeError(
@@ -226,36 +258,50 @@ class RolloutLog:
         self._step = self._first - 1  # of the latest batch
         self._interval = _Interval()
         self._dropped: dict[str, float] = {}
-        self._failed: list[_Destination] = []
+        self._failed: set[int] = set()  # parts that were reported
+        self._guard = threading.RLock()  # threads may read a stash by turns
 
     def flush(self) -> None:
         """Report the batches since the last report, be they less than ``every``."""
+        with self._guard:
+            self._or_told(self, self._report)
+
+    def _on_batch(self, batch: Batch, waited: float) -> None:
+        with self._guard:
+            self._step += 1
+            self._or_told(self, lambda: self._take(batch, waited))
+
+    def _or_told(self, part: object, work: Callable[[], None]) -> None:
+        """A fault of a log ends neither the training nor the reports to other destinations."""
+        try:
+            work()
+        except Exception as error:
+            level = logging.DEBUG if id(part) in self._failed else logging.WARNING
+            self._failed.add(id(part))
+            # Text: a record of the log that is kept would keep the traceback, and arrays with it.
+            _LOG.log(level, "batch %d was not logged: %s", self._step, repr(error))
+
+    def _take(self, batch: Batch, waited: float) -> None:
+        self._interval.add(batch, waited, self._stash.policy_version)
+        if self._samples and (self._step - self._first) % self._samples_every == 0:
+            self._or_told(self._decode, lambda: self._show(batch))
+        if self._interval.batches == self._every:
+            self._report()
+
+    def _report(self) -> None:
         interval, self._interval = self._interval, _Interval()
         if interval.batches == 0:
             return
         values = interval.values() | self._of_stash()
         named = {self._prefix + name: value for name, value in values.items()}
-        self._to_all(lambda to: to.numbers(named, self._step))
-
-    def _on_batch(self, batch: Batch, waited: float) -> None:
-        self._step += 1
-        self._interval.add(batch, waited, self._stash.policy_version)
-        if self._samples and (self._step - self._first) % self._samples_every == 0:
-            rows = self._rows(batch)
-            self._to_all(lambda to: to.table(f"{self._prefix}samples", rows, self._step))
-        if self._interval.batches == self._every:
-            self.flush()
-
-    def _to_all(self, report: Callable[[_Destination], None]) -> None:
-        """A destination out of reach ends neither the training nor the reports to others."""
         for one in self._to:
-            try:
-                report(one)
-            except Exception as error:
-                level = logging.DEBUG if one in self._failed else logging.WARNING
-                if level == logging.WARNING:
-                    self._failed.append(one)
-                _LOG.log(level, "batch %d was not logged: %r", self._step, error)
+            self._or_told(one, partial(one.numbers, named, self._step))
+
+    def _show(self, batch: Batch) -> None:
+        places = [one for one in self._to if one.tables]
+        rows = self._rows(batch) if places else []
+        for one in places:
+            self._or_told(one, partial(one.table, f"{self._prefix}samples", rows, self._step))
 
     __reduce__ = unpicklable(
         "a log of rollouts, which follows a stash of this process,", "call rr.log in the trainer"
@@ -266,13 +312,16 @@ class RolloutLog:
         return f"<RolloutLog of {self._stash!r}, batch {self._step}>"
 
     def _of_stash(self) -> dict[str, float]:
-        """Counts since the last report, and the state."""
-        all_of = self._stash.stats(prefix="")
+        """The state, and counts since the last report."""
         found = {
-            "open_groups": all_of["stash/open_groups"],
-            "held_bytes": all_of["stash/held_bytes"],
-            "policy_version": all_of["policy_version"],
+            "open_groups": float(self._stash.open_groups),
+            "policy_version": float(self._stash.policy_version),
         }
+        try:
+            all_of = self._stash.stats(prefix="")
+        except RollringError:  # the ring was removed: its last batches are still read
+            return found
+        found["held_bytes"] = all_of["stash/held_bytes"]
         before = "stash/account/dropped/"
         for name, count in all_of.items():
             if name.startswith(before) and name.endswith("/records"):
@@ -316,9 +365,10 @@ def log(
 ) -> RolloutLog:
     """Log the rollouts of each batch that a stash returns, where the training run is logged.
 
-    A destination that fails is reported once, at WARNING, and the training continues. The step of
-    a report is the number of the batch, which continues over restarts of the trainer.
-    docs/watching.md lists the metrics.
+    A destination or a tokenizer that fails is reported once, at WARNING, and the training
+    continues; one that hangs holds the trainer up, as reports are made within `Stash.next`. The
+    step of a report counts the batches that were delivered, from the one behind the last
+    acknowledged step. docs/watching.md lists the metrics.
 
     Args:
         stash: Before its first `Stash.next`; threads as for it.
