@@ -1,7 +1,8 @@
 """Nous' torchtitan: rollouts of its GRPO trainer from a ring, and its weights to engines.
 
     versions    pull request 2627 of pytorch/torchtitan, torch 2.10.0
-    proven      its data handler and its whole trainer on 2 and 4 gloo ranks, killed too, on a CPU
+    proven      its data handler and its whole trainer on 2 and 4 gloo ranks, those on 2 killed
+                too, on a CPU
     called by   torchtitan's trainer, which imports it (`custom_import`)
 
     [experimental]
