@@ -96,18 +96,18 @@ Result<Companion> Companion::open(const Segment& ring, const CompanionKind& kind
     const std::string object = name_of(ring, kind);
     auto shm = open_object(object, access);
     if (!shm) return std::unexpected(shm.error());
-    auto status = check_owner(shm->fd(), object);
-    if (!status) return std::unexpected(status.error());
+    if (auto ours = check_owner(shm->fd(), object); !ours) return std::unexpected(ours.error());
     Image image;
-    const bool whole = read_at(shm->fd(), 0, image.bytes, sizeof image.bytes);
-    if (!whole && errno != 0) return unreadable(object);
+    const auto size =
+        finished_size(shm->fd(), object, image, [&](const Image& one) { return one.ready(kind); });
+    if (!size) return std::unexpected(size.error());
     const auto damaged = [&] {
         return refused(Errc::not_a_ring,
                        fmt::format("{} is damaged: remove the ring with 'rollring rm'", object));
     };
     const CompanionHeader& header = image.get();
-    if (whole && header.magic != 0 && header.magic != kind.magic) return damaged();
-    if (!whole || !image.ready(kind)) {
+    if (header.magic != 0 && header.magic != kind.magic) return damaged();
+    if (!*size) {
         return refused(Errc::not_ready,
                        fmt::format("{} of ring {} are not finished", kind.text, ring.ring()));
     }
@@ -118,7 +118,7 @@ Result<Companion> Companion::open(const Segment& ring, const CompanionKind& kind
                                    object, header.version, kind.version));
     }
     if (header.check != check_of(header) || header.ring_id != ring.header().ring_id ||
-        header.object_bytes != static_cast<std::uint64_t>(status->st_size)) {
+        header.object_bytes != **size) {
         return damaged();
     }
     return Companion(NamedObject(object, std::move(*shm)), image);

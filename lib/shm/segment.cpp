@@ -191,16 +191,16 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
         }
         if (shm) {
             const int fd = shm->fd();
-            auto status = detail::check_owner(fd, *object);
-            if (!status) return std::unexpected(status.error());
+            if (auto ours = detail::check_owner(fd, *object); !ours) {
+                return std::unexpected(ours.error());
+            }
             auto made = std::make_unique<Object>();
-            const bool whole =
-                detail::read_at(fd, 0, made->header.bytes, sizeof made->header.bytes);
-            if (!whole && errno != 0) return detail::unreadable(*object);
-            if (whole && made->header.ready()) {
+            const auto size = detail::finished_size(
+                fd, *object, made->header, [](const auto& image) { return image.ready(); });
+            if (!size) return std::unexpected(size.error());
+            if (*size) {
                 const SegmentHeader& header = made->header.get();
-                auto checked = detail::check_header(header, *object,
-                                                    static_cast<std::uint64_t>(status->st_size));
+                auto checked = detail::check_header(header, *object, **size);
                 if (!checked) return std::unexpected(checked.error());
                 made->geometry = detail::geometry_of(header);
                 if (header.overflow_bytes != 0) {
@@ -228,8 +228,7 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                 }
                 return Segment(NamedObject(std::move(*object), std::move(*shm)), std::move(made));
             }
-            if (whole && made->header.get().magic != 0 &&
-                made->header.get().magic != segment_magic) {
+            if (made->header.get().magic != 0 && made->header.get().magic != segment_magic) {
                 return std::unexpected(
                     detail::check_header(made->header.get(), *object, 0).error());
             }

@@ -62,6 +62,26 @@ Error explain(Error error, const std::string& object);
 Result<struct stat> check_owner(int fd, const std::string& object);
 void pause_before_retry();
 
+// Reads the header of an object that another process may be making, and returns the object's size;
+// empty, if its maker's last store has not marked it as finished (`ready`). `image` is zero if the
+// object is too short. That store may come between two of our calls: header and size count only
+// from calls that began behind it.
+template <class Image, class Ready>
+Result<std::optional<std::uint64_t>> finished_size(int fd, const std::string& object, Image& image,
+                                                   const Ready& ready) {
+    for (int look = 0; look < 2; look++) {
+        image = {};
+        if (!read_at(fd, 0, image.bytes, sizeof image.bytes)) {
+            if (errno != 0) return unreadable(object);
+            image = {};
+        }
+        if (!ready(image)) return std::optional<std::uint64_t>{};
+    }
+    auto status = check_owner(fd, object);
+    if (!status) return std::unexpected(status.error());
+    return std::optional(static_cast<std::uint64_t>(status->st_size));
+}
+
 }  // namespace detail
 
 struct Segment::Object {
