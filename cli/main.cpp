@@ -1,6 +1,7 @@
 // rollring: one program for everything that people do with a ring. See `rollring --help`.
 
 #include "cli/commands/program.hpp"
+#include "integrations/atropos/commands/atropos_commands.hpp"
 
 namespace {
 

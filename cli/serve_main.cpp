@@ -1,6 +1,7 @@
 // rollring-serve: the commands of `rollring` that serve HTTP. `rollring` becomes this program.
 
 #include "cli/commands/program.hpp"
+#include "integrations/atropos/commands/atropos_commands.hpp"
 
 namespace {
 

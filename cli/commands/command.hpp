@@ -47,8 +47,6 @@ Command add_groups(CLI::App& app);
 Command add_weights(CLI::App& app);
 Command add_metrics(CLI::App& app);
 Command add_top(CLI::App& app);
-Command add_serve_atropos(CLI::App& app);
-Command add_run_env(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_formats(CLI::App& app);
 

@@ -4,6 +4,7 @@
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/in_python.hpp"
+#include "integrations/atropos/commands/atropos_commands.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "cli/commands/metrics.hpp"
 #include "cli/commands/program.hpp"
-#include "cli/commands/serve_atropos.hpp"
+#include "integrations/atropos/commands/serve_atropos.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -1,10 +1,11 @@
 // `rollring serve-atropos`: its command line.
 
-#include "cli/commands/serve_atropos.hpp"
+#include "integrations/atropos/commands/serve_atropos.hpp"
 
 #include <memory>
 
 #include "cli/commands/token.hpp"
+#include "integrations/atropos/commands/atropos_commands.hpp"
 
 namespace rollring::cli {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "cli/commands/door.hpp"
-#include "cli/commands/serve_atropos.hpp"
 #include "cli/commands/token.hpp"
 #include "cli/formats/json_tree.hpp"
 #include "integrations/atropos/atropos_api.hpp"
+#include "integrations/atropos/commands/serve_atropos.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {
