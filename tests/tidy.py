@@ -92,6 +92,7 @@ ARROWS = {
     "extras/memory": ("lib/device", "lib/shm", "lib/base"),
     "extras/relay": (),
     "extras/requests": ("lib/ring", "lib/shm", "lib/base"),
+    "extras/server_seat": ("lib/shm",),
     "extras/store": ("lib/ring", "lib/record", "lib/shm", "lib/base"),
     "cli/terminal": (),
     "cli/formats": ("cli/terminal",),

@@ -52,6 +52,7 @@ INCLUDES = {
     "include/rollring/store.hpp": ("include/rollring/extras",),  # a former name
     "extras/memory": ("lib/base", "lib/device", "lib/shm"),
     "extras/requests": ("lib/base", "lib/ring", "lib/shm"),
+    "extras/server_seat": ("lib/shm",),
     "extras/store": ("lib/base", "lib/record", "lib/ring", "lib/shm"),
 }
 

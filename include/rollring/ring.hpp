@@ -106,21 +106,6 @@ class ROLLRING_API OwnedRing {
 // Removes the rings of this user whose owner is dead, records included. Returns how many.
 ROLLRING_API std::uint32_t remove_orphaned_rings();
 
-// The right to serve a ring: one process at a time has it, until the object is destroyed or the
-// process ends. Errc::busy while another one has it.
-class ROLLRING_API ServerSeat {
-  public:
-    static Result<ServerSeat> take(std::string_view ring);
-    ServerSeat(ServerSeat&& other) noexcept;
-    ServerSeat& operator=(ServerSeat&& other) noexcept;
-    ~ServerSeat();
-
-  private:
-    struct State;
-    explicit ServerSeat(std::unique_ptr<State> state);
-    std::unique_ptr<State> state_;
-};
-
 // All objects of this user that carry our prefix, damaged and half-made ones included.
 ROLLRING_API std::vector<std::string> list_rings();
 

@@ -24,6 +24,7 @@
 #include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/extras/requests.hpp"
+#include "rollring/extras/server_seat.hpp"
 #include "rollring/extras/store.hpp"
 #include "rollring/gather.hpp"
 #include "rollring/producer.hpp"

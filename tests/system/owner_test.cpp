@@ -1,5 +1,4 @@
-// Rings that go with their owner, and the seat of a server: the objects that are left when their
-// process ends.
+// Rings that go with their owner: the objects that are left when its process ends.
 
 #include <doctest/doctest.h>
 
@@ -97,21 +96,4 @@ TEST_CASE("owner: a ring without an owner is never an orphan") {
     CHECK_FALSE(diagnose_ring(ring.name()).orphaned);
     remove_orphaned_rings();
     CHECK(listed(ring.name()));
-}
-
-TEST_CASE("server: one process at a time has a ring's seat, and death frees it") {
-    const TestRing ring(small);
-    const auto seat_is_taken = [&] {
-        const auto other = ServerSeat::take(ring.name());
-        return !other && other.error().code == Errc::busy;
-    };
-    {
-        const auto seat = ServerSeat::take(ring.name());
-        REQUIRE(seat.has_value());
-        CHECK(in_child([&] { return seat_is_taken() ? 0 : 1; }) == 0);
-        CHECK(remove_ring(ring.name()).error().code == Errc::busy);
-    }
-    CHECK(in_child([&] { return ServerSeat::take(ring.name()) ? 0 : 1; }) == 0);
-    CHECK(ServerSeat::take(ring.name()).has_value());
-    CHECK(ServerSeat::take(scratch_name("none")).error().code == Errc::not_found);
 }

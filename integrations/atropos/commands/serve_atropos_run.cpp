@@ -12,6 +12,7 @@
 #include "cli/formats/json_tree.hpp"
 #include "integrations/atropos/atropos_api.hpp"
 #include "integrations/atropos/commands/serve_atropos.hpp"
+#include "rollring/extras/server_seat.hpp"
 #include "rollring/ring.hpp"
 
 namespace rollring::cli {
