@@ -1,10 +1,11 @@
-"""A ring of its own for each test, removed behind it; and the records that tests send."""
+"""A ring of its own for each test, removed behind it; its processes and records."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import uuid
@@ -37,6 +38,42 @@ def ring() -> Iterator[str]:
     rr.create(name, lanes=8, lane_bytes="4MiB", spill_bytes="4MiB", group_rows=512)
     yield name
     rr.remove(name, force=True, missing_ok=True)
+
+
+@pytest.fixture
+def producer(ring: str) -> Iterator[rr.Producer]:
+    with rr.Producer(ring, "worker") as made:
+        yield made
+
+
+class Children:
+    """Processes that are gone when the test is."""
+
+    def __init__(self) -> None:
+        self._spawn = multiprocessing.get_context("spawn")
+        # A pipe, because a message in it has left even if the sender is stopped or killed right
+        # after it.
+        self._reader, self.seen = self._spawn.Pipe(duplex=False)
+        self.started: list[Any] = []
+
+    def start(self, target: Any, *args: Any) -> Any:
+        child = self._spawn.Process(target=target, args=args, daemon=True)
+        child.start()
+        self.started.append(child)
+        return child
+
+    def next(self) -> Any:
+        assert self._reader.poll(2 * PATIENCE), "no child says anything"
+        return self._reader.recv()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    made = Children()
+    yield made
+    for child in made.started:
+        child.kill()
+        child.join()
 
 
 @pytest.fixture

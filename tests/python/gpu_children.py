@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import rollring as rr
+from weights_children import whole
 
 GPU = "cuda:0"
 
@@ -28,16 +29,6 @@ def model(value: int = 0) -> dict[str, Any]:
 def fill(tensors: dict[str, Any], value: int) -> None:
     for name, tensor in tensors.items():
         tensor.fill_(value % 2 == 1 if name == "mask" else value)
-
-
-def whole(tensors: dict[str, Any]) -> int:
-    """The one version that all elements are of; -1: they are mixed."""
-    value = int(tensors["steps"])
-    same = all(
-        bool((tensor == (value % 2 == 1 if name == "mask" else value)).all())
-        for name, tensor in tensors.items()
-    )
-    return value if same else -1
 
 
 def serve(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -> None:

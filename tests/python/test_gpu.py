@@ -8,14 +8,13 @@ import multiprocessing
 import pickle
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 import rollring as rr
-from conftest import PATIENCE
+from conftest import PATIENCE, Children
 from rollring import _core
 from rollring.adapters import borrow_bytes
 from rollring.extras.memory_saver import MemorySaver
@@ -29,33 +28,6 @@ from gpu_children import GPU, fill, model, whole
 
 SPAWN = multiprocessing.get_context("spawn")
 MIB = 1 << 20
-
-
-class Children:
-    """Processes that are gone when the test is."""
-
-    def __init__(self) -> None:
-        self._reader, self.seen = SPAWN.Pipe(duplex=False)
-        self.started: list[Any] = []
-
-    def start(self, target: Any, *args: Any) -> Any:
-        child = SPAWN.Process(target=target, args=(*args, self.seen), daemon=True)
-        child.start()
-        self.started.append(child)
-        return child
-
-    def next(self) -> Any:
-        assert self._reader.poll(2 * PATIENCE), "no child says anything"
-        return self._reader.recv()
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    made = Children()
-    yield made
-    for child in made.started:
-        child.kill()
-        child.join()
 
 
 NOISE = 64 * MIB  # of a GPU's free memory, which other processes take and return meanwhile
@@ -79,7 +51,7 @@ def test_every_engine_holds_each_version_whole(ring: str, children: Children, me
         pytest.skip(str(error))
     with trainer, torch.cuda.stream(stream):
         for name in ("engine-0", "engine-1"):
-            children.start(gpu_children.serve, ring, name, last, {})
+            children.start(gpu_children.serve, ring, name, last, {}, children.seen)
         trainer.wait_subscribers(2, 2 * PATIENCE)
         for version in range(1, last + 1):
             # Queued work of the trainer's stream is done before a byte is read.
@@ -150,7 +122,7 @@ def test_views_land_in_their_places(ring: str) -> None:
 def test_tensors_gathered_one_by_one(ring: str, children: Children) -> None:
     tensors = model()
     with rr.WeightPublisher(ring, tensors) as trainer:
-        children.start(gpu_children.serve, ring, "engine", 3, {"in_place": False})
+        children.start(gpu_children.serve, ring, "engine", 3, {"in_place": False}, children.seen)
         trainer.wait_subscribers(1, 2 * PATIENCE)
         for version in (1, 2, 3):
             with trainer.begin(version) as transaction:
@@ -199,7 +171,7 @@ def test_an_engine_that_loads_by_itself_gets_each_tensor_whole(
     tensors = model()
     # Slots that are smaller than a tensor: it comes in pieces.
     with rr.WeightPublisher(ring, tensors, slots=2, slot_bytes=2 * MIB) as trainer:
-        children.start(gpu_children.load_by_itself, ring, 5)
+        children.start(gpu_children.load_by_itself, ring, 5, children.seen)
         trainer.wait_subscribers(1, 2 * PATIENCE)
         for version in range(1, 6):
             fill(tensors, version)
@@ -390,7 +362,7 @@ def test_an_engine_sleeps_and_wakes_to_the_next_version(ring: str, children: Chi
     theirs, orders = SPAWN.Pipe(duplex=False)
     tensors = model(1)
     with rr.WeightPublisher(ring, tensors) as trainer:
-        child = children.start(gpu_children.sleep_and_wake, ring, theirs)
+        child = children.start(gpu_children.sleep_and_wake, ring, theirs, children.seen)
         assert children.next() == "ready"
         for version in (1, 2, 3):
             fill(tensors, version)
@@ -409,7 +381,7 @@ def test_an_engine_sleeps_and_wakes_to_the_next_version(ring: str, children: Chi
 
 
 def test_a_process_ends_with_all_of_it_alive(children: Children) -> None:
-    child = children.start(gpu_children.end_with_everything)
+    child = children.start(gpu_children.end_with_everything, children.seen)
     assert children.next() == child.pid
     child.join(PATIENCE)
     assert child.exitcode == 0

@@ -22,12 +22,6 @@ def trial(monkeypatch: pytest.MonkeyPatch, ring: str) -> Iterator[Any]:
         yield make
 
 
-@pytest.fixture
-def producer(ring: str) -> Iterator[rr.Producer]:
-    with rr.Producer(ring, "worker") as made:
-        yield made
-
-
 @pytest.mark.parametrize(
     ("ranks", "cp", "parts", "scale"),
     [(1, 1, 1, False), (2, 1, 1, True), (2, 2, 2, False), (4, 1, 2, True)],

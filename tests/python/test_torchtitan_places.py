@@ -21,12 +21,6 @@ def trial(monkeypatch: pytest.MonkeyPatch, ring: str) -> Iterator[Any]:
         yield make
 
 
-@pytest.fixture
-def producer(ring: str) -> Iterator[rr.Producer]:
-    with rr.Producer(ring, "worker") as made:
-        yield made
-
-
 # As its meshes number them: pipeline stages outermost, then replicas, shards, and tensor parallel
 # ranks, which are neighbours.
 TENSOR = [Place(0), Place(0), Place(1), Place(1)]

@@ -22,12 +22,6 @@ def trial(monkeypatch: pytest.MonkeyPatch, ring: str) -> Iterator[Any]:
         yield make
 
 
-@pytest.fixture
-def producer(ring: str) -> Iterator[rr.Producer]:
-    with rr.Producer(ring, "worker") as made:
-        yield made
-
-
 class Trainer:
     """The fields that are read."""
 

@@ -26,12 +26,6 @@ def stash(ring: str) -> Any:
         yield opened
 
 
-@pytest.fixture
-def producer(ring: str) -> Any:
-    with rr.Producer(ring) as opened:
-        yield opened
-
-
 def next_record(stash: rr.Stash) -> dict[str, Any]:
     with stash.next(PATIENCE) as batch:
         return batch.sequences[0].as_dict(copy=True)

@@ -9,7 +9,6 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,39 +16,10 @@ import pytest
 
 import rollring as rr
 import weights_children
-from conftest import PATIENCE, send_group
+from conftest import PATIENCE, Children, send_group
 from weights_children import fill, model, publish_beside
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-class Children:
-    """Processes that are gone when the test is."""
-
-    def __init__(self) -> None:
-        # A pipe, because a message in it has left even if the sender is stopped or killed right
-        # after it.
-        self._reader, self.seen = SPAWN.Pipe(duplex=False)
-        self.started: list[Any] = []
-
-    def start(self, target: Any, *args: Any) -> Any:
-        child = SPAWN.Process(target=target, args=args, daemon=True)
-        child.start()
-        self.started.append(child)
-        return child
-
-    def next(self) -> Any:
-        assert self._reader.poll(PATIENCE), "no child says anything"
-        return self._reader.recv()
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    made = Children()
-    yield made
-    for child in made.started:
-        child.kill()
-        child.join()
 
 
 @pytest.mark.parametrize("options", [{}, {"in_place": False}])
