@@ -69,7 +69,8 @@ const Json& Json::operator[](std::string_view key) const {
 
 Json Json::value(std::string_view key, Json otherwise) const {
     const Json* found = find(key);
-    return found == nullptr ? std::move(otherwise) : *found;
+    if (found == nullptr) return otherwise;
+    return *found;
 }
 
 std::size_t Json::size() const {

@@ -20,6 +20,7 @@ class Json {
   public:
     struct Member;
 
+    // NOLINTBEGIN(google-explicit-constructor): reports are written as literals
     Json() = default;  // null
     Json(std::nullptr_t) {}
     template <std::same_as<bool> T>
@@ -44,6 +45,7 @@ class Json {
         for (const auto& value : values) list_.emplace_back(value);
     }
     Json(std::initializer_list<Member> members);  // an object
+    // NOLINTEND(google-explicit-constructor)
     static Json array();
     static Json object();
 
@@ -106,11 +108,13 @@ class Json {
     void append(std::string& out) const;
 
     Kind kind_ = Kind::null;
+    // NOLINTBEGIN(readability-identifier-naming): private, although the union's members are public
     union {
         std::uint64_t unsigned_ = 0;
         std::int64_t signed_;
         double real_;
     };
+    // NOLINTEND(readability-identifier-naming)
     std::string text_;
     std::vector<Json> list_;
     std::list<Member> members_;  // not a vector: Member is incomplete here

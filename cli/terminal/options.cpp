@@ -172,6 +172,7 @@ std::string told(const ::CLI::App& app, const ::CLI::ParseError& error) {
 
 Check::Check(Parts parts) : parts_(std::make_shared<const Parts>(std::move(parts))) {}
 
+// NOLINTBEGIN(readability-identifier-naming): the names of CLI11
 template <class T>
 Check Range(T low, T high) {
     const std::string bounds = fmt::format("{} to {}", low, high);
@@ -196,6 +197,7 @@ const Check PositiveNumber({real_number("POSITIVE", "a number greater than 0",
                                         [](double value) { return value > 0; })});
 const Check NonNegativeNumber({real_number("NONNEGATIVE", "a number that is 0 or more",
                                            [](double value) { return value >= 0; })});
+// NOLINTEND(readability-identifier-naming)
 
 Option::Option(Parts parts) : parts_(std::make_unique<Parts>(parts)) {}
 Option::~Option() = default;

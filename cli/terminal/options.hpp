@@ -46,11 +46,13 @@ class Check {
   private:
     std::shared_ptr<const Parts> parts_;
 };
+// NOLINTBEGIN(readability-identifier-naming): the names of CLI11
 template <class T>
 Check Range(T low, T high);
 Check IsMember(const std::vector<std::string>& words);
 extern const Check PositiveNumber;
 extern const Check NonNegativeNumber;
+// NOLINTEND(readability-identifier-naming)
 
 // One option. All functions return it again.
 class Option {
