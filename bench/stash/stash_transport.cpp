@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t sequences_at_once = 16;  // as bench/peers/peers.py
 
-void produce(const std::string& ring, Board& board, const Plan& plan) {
+void produce_singles(const std::string& ring, Board& board, const Plan& plan) {
     Sender sender(board, ring);
     const Source source(plan.n_tokens);
     board.meet();
@@ -50,10 +50,11 @@ void consume(const std::string& ring, Board& board, const Plan& plan) {
 
 Measured measure_stash_loop(const Plan& plan, const Cpus& cpus) {
     const ScratchRing ring({.lanes = 1, .lane_bytes = std::uint64_t{64} << 20});
-    return measure({"rollring's stash",
-                    [&](Board& board, const Plan& work) { produce(ring.name(), board, work); },
-                    [&](Board& board, const Plan& work) { consume(ring.name(), board, work); }},
-                   plan, cpus);
+    return measure(
+        {"rollring's stash",
+         [&](Board& board, const Plan& work) { produce_singles(ring.name(), board, work); },
+         [&](Board& board, const Plan& work) { consume(ring.name(), board, work); }},
+        plan, cpus);
 }
 
 }  // namespace bench

@@ -11,7 +11,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t patience_ms = 150;
+constexpr std::int64_t engine_patience_ms = 150;
 constexpr int versions_per_attachment = 6;  // then it leaves in good order, and comes back
 
 class Engine {
@@ -58,11 +58,11 @@ class Engine {
                                         .held_version = held_};
         Model& into = in_place_ ? serving_ : loading_;
         auto made =
-            Subscriber::attach(ring_, into.list(), options, Deadline::after_ms(patience_ms));
+            Subscriber::attach(ring_, into.list(), options, Deadline::after_ms(engine_patience_ms));
         if (!made) return tell(made.error());
         note_->attached++;
         for (int i = 0; i < versions_per_attachment;) {
-            auto update = made->next(Deadline::after_ms(patience_ms));
+            auto update = made->next(Deadline::after_ms(engine_patience_ms));
             if (board_->engines_stop != 0) return;
             if (!update) {
                 tell(update.error());
@@ -90,7 +90,7 @@ class Engine {
     template <class Call>
     auto patiently(const Call& call) {
         for (;;) {
-            auto done = call(Deadline::after_ms(patience_ms));
+            auto done = call(Deadline::after_ms(engine_patience_ms));
             if (done || done.error().code != Errc::timed_out || board_->engines_stop != 0) {
                 return done;
             }

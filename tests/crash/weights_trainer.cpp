@@ -11,7 +11,7 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t patience_ms = 250;  // of a stage, before late engines are expelled
+constexpr std::int64_t trainer_patience_ms = 250;  // of a stage, before late engines are expelled
 
 class Trainer {
   public:
@@ -82,7 +82,8 @@ class Trainer {
             board_->ranks_version = last_;
             return last_;
         }
-        for (const Deadline deadline = Deadline::after_ms(patience_ms); !deadline.passed();) {
+        for (const Deadline deadline = Deadline::after_ms(trainer_patience_ms);
+             !deadline.passed();) {
             const std::int64_t now = board_->ranks_version;
             if (now > std::max(last_, ring_version())) return last_ = now;
             weights::nap();
@@ -120,7 +121,7 @@ class Trainer {
     // A step that may be called again after timed_out. False if the version is lost.
     bool step(const std::function<Result<void>(Deadline)>& call) {
         for (;;) {
-            const auto done = call(Deadline::after_ms(patience_ms));
+            const auto done = call(Deadline::after_ms(trainer_patience_ms));
             if (done) return true;
             tell(done.error());
             if (done.error().code != Errc::timed_out || !expel_late(done.error())) return false;
@@ -153,7 +154,7 @@ class Trainer {
     }
 
     void resend() {
-        const auto done = publisher_->resend(Deadline::after_ms(patience_ms));
+        const auto done = publisher_->resend(Deadline::after_ms(trainer_patience_ms));
         if (done) {
             note_->resent++;
             return;

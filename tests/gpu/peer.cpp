@@ -17,7 +17,6 @@
 namespace rollring::test {
 namespace {
 
-constexpr int role_socket = 3;  // where a role finds its end
 static_assert(std::is_trivially_copyable_v<Message>);
 
 std::string reason() {

@@ -34,6 +34,8 @@ class Wire {
     Fd socket_;
 };
 
+constexpr int role_socket = 3;  // where a role finds its end
+
 class Peer {
   public:
     explicit Peer(const std::string& role);

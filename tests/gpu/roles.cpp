@@ -24,8 +24,6 @@
 namespace rollring::test {
 namespace {
 
-constexpr int role_socket = 3;
-
 class Holder {
   public:
     Received answer(Received asked);

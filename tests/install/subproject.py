@@ -54,7 +54,7 @@ def main():
         commands = json.loads((build / "compile_commands.json").read_text())
         strict = [entry["file"] for entry in commands if "subprojects" in entry["file"]
                   and "-Wno-error" not in entry["command"]]
-        if strict or len(commands) < 10:
+        if strict or len(commands) < 4:
             sys.exit(f"warnings are errors in {strict}, of {len(commands)} files")
         run("meson", "compile", "-C", build, "-j", "1")  # other tests run beside it
         said = run(build / "other")

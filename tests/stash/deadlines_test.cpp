@@ -33,15 +33,15 @@ Arrival seen(std::uint64_t prompt, std::uint32_t repetition, std::int64_t sent_n
     return arrival;
 }
 
-const StashOptions pairs{.group_size = 2,
-                         .deadline = std::chrono::nanoseconds(10 * one_second),
-                         .min_size = 1,
-                         .batch = BatchTarget::groups(1)};
+const StashOptions pairs_in_time{.group_size = 2,
+                                 .deadline = std::chrono::nanoseconds(10 * one_second),
+                                 .min_size = 1,
+                                 .batch = BatchTarget::groups(1)};
 
 }  // namespace
 
 TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever order it comes") {
-    Bench bench(pairs);
+    Bench bench(pairs_in_time);
     bench.now_ns = 100 * one_second;
     for (const std::int64_t age : {3, 9, 1, 7, 5, 8, 2}) {
         bench.send(seen(age, 0, bench.now_ns - age * one_second));
@@ -63,7 +63,7 @@ TEST_CASE("deadlines: what a predecessor had is as old as it was, in whatever or
 }
 
 TEST_CASE("deadlines: a group is as old as the oldest of its records that comes again") {
-    Bench bench(pairs);
+    Bench bench(pairs_in_time);
     bench.now_ns = 100 * one_second;
     bench.send(seen(1, 0, 99 * one_second));
     bench.send(member(2, 0));
@@ -77,7 +77,7 @@ TEST_CASE("deadlines: a group is as old as the oldest of its records that comes 
 }
 
 TEST_CASE("deadlines: times that cannot be are not believed") {
-    Bench bench(pairs);
+    Bench bench(pairs_in_time);
     bench.now_ns = 100 * one_second;
     bench.send(seen(1, 0, std::numeric_limits<std::int64_t>::max()));
     bench.send(seen(2, 0, std::numeric_limits<std::int64_t>::min()));
@@ -93,7 +93,7 @@ TEST_CASE("deadlines: times that cannot be are not believed") {
 }
 
 TEST_CASE("deadlines: a thousand groups in the wrong order") {
-    StashOptions options = pairs;
+    StashOptions options = pairs_in_time;
     options.order = Order::freshest;  // a window of the oldest is one of those that came first
     Bench bench(options);
     bench.now_ns = 2000 * one_second;
@@ -109,7 +109,7 @@ TEST_CASE("deadlines: a thousand groups in the wrong order") {
 }
 
 TEST_CASE("deadlines: a retry that comes before its group's end was noticed gets a new one") {
-    Bench bench(pairs);
+    Bench bench(pairs_in_time);
     bench.send(member(1, 0));
     bench.send(member(1, 1));  // complete
     bench.now_ns += 11 * one_second;

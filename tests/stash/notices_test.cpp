@@ -16,7 +16,7 @@ namespace {
 
 const StashOptions fours{.group_size = 4, .batch = BatchTarget::groups(1)};
 
-void send(Producer& producer, const Sent& record) {
+void deliver(Producer& producer, const Sent& record) {
     REQUIRE(rollring::test::send(producer, record) == Push::ok);
 }
 
@@ -48,9 +48,9 @@ TEST_CASE(
     auto one = ring.producer({.name = "one"});
     auto other = ring.producer({.name = "other"});
     auto stash = open_stash(ring, fours);
-    send(one, {.prompt = "a/0"});
+    deliver(one, {.prompt = "a/0"});
     read_all(*stash);
-    for (int i = 0; i < 7; i++) send(other, {.prompt = "a/0"});
+    for (int i = 0; i < 7; i++) deliver(other, {.prompt = "a/0"});
     read_all(*stash);
     const auto drops = told(*stash, Event::Kind::dropped);
     REQUIRE(drops.size() == 1);
@@ -61,15 +61,15 @@ TEST_CASE(
     CHECK(has(stash->dropped_since_batch(), "7 records dropped as duplicate"));
     CHECK(has(stash->waits_for(),
               "1 of 4 arrived, 0 failed; missing: members 1-3; from one (lane 0)"));
-    send(one, {.prompt = "a/0"});
+    deliver(one, {.prompt = "a/0"});
     read_all(*stash);
     CHECK(has(stash->waits_for(), "8 records dropped as duplicate"));
-    for (std::uint32_t i = 1; i < 4; i++) send(one, {.prompt = "a/0", .repetition = i});
+    for (std::uint32_t i = 1; i < 4; i++) deliver(one, {.prompt = "a/0", .repetition = i});
     Batch batch;
     REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     REQUIRE(batch.ack(0).has_value());
     CHECK(stash->dropped_since_batch().empty());
-    send(one, {.prompt = "a/0"});
+    deliver(one, {.prompt = "a/0"});
     read_all(*stash);
     CHECK(has(told(*stash, Event::Kind::dropped).at(0).detail, "its own visit"));
 }
@@ -78,8 +78,8 @@ TEST_CASE("notices: a producer that pushes a number twice is told so") {
     const TestRing ring;
     auto producer = ring.producer({.name = "one"});
     auto stash = open_stash(ring, fours);
-    send(producer, {.prompt = "a"});
-    send(producer, {.prompt = "a"});
+    deliver(producer, {.prompt = "a"});
+    deliver(producer, {.prompt = "a"});
     read_all(*stash);
     CHECK(has(stash->dropped_since_batch(), "it has pushed that repetition_id before"));
 }
@@ -89,7 +89,7 @@ TEST_CASE("notices: members that disagree on the size of their group are told at
     auto producer = ring.producer({.name = "env-3"});
     auto stash = open_stash(ring, fours);
     for (std::uint32_t i = 0; i < 3; i++) {
-        send(producer, {.prompt = "p", .repetition = i, .group_size = i < 2 ? 8U : 6U});
+        deliver(producer, {.prompt = "p", .repetition = i, .group_size = i < 2 ? 8U : 6U});
     }
     read_all(*stash);
     const auto conflicts = told(*stash, Event::Kind::size_conflict);
@@ -104,7 +104,7 @@ TEST_CASE("notices: a group that mixes numbers and none is named") {
     const TestRing ring;
     auto producer = ring.producer({.name = "env-3"});
     auto stash = open_stash(ring, fours);
-    send(producer, {.prompt = "p"});
+    deliver(producer, {.prompt = "p"});
     const std::vector<std::int32_t> tokens{1};
     Draft draft("p");
     draft.set(Std::token_ids, tokens);
@@ -122,8 +122,8 @@ TEST_CASE("notices: each group that ships in part because of its deadline is tol
                                    .deadline = std::chrono::milliseconds(50),
                                    .batch = BatchTarget::groups(2)});
     for (const char* prompt : {"p", "q"}) {
-        send(producer, {.prompt = prompt});
-        send(producer, {.prompt = prompt, .repetition = 1});
+        deliver(producer, {.prompt = prompt});
+        deliver(producer, {.prompt = prompt, .repetition = 1});
     }
     Batch batch;
     REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
@@ -141,7 +141,7 @@ TEST_CASE("notices: groups that are overdue are told with what they wait for, an
                                    .batch = BatchTarget::groups(1)});
     {
         auto producer = ring.producer({.name = "env-3"});
-        send(producer, {.prompt = "p"});
+        deliver(producer, {.prompt = "p"});
     }
     std::vector<Event> overdue;
     for (const Deadline end = patience(); overdue.empty() && !end.passed();) {

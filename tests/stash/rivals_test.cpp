@@ -24,7 +24,7 @@ Arrival subsequence(std::uint16_t index, bool last, std::uint32_t lane, std::uin
     return arrival;
 }
 
-const StashOptions pairs{.group_size = 2, .batch = BatchTarget::groups(1)};
+const StashOptions plain_pairs{.group_size = 2, .batch = BatchTarget::groups(1)};
 
 // Records of the first member of the batch, in order; they count up with the sent ones.
 std::vector<std::uint32_t> first_member(Bench& bench) {
@@ -51,7 +51,7 @@ TEST_CASE("rivals: the same attempt again, after its producer's death was told")
 
 TEST_CASE("rivals: the same attempt again, before anybody knows of the death") {
     for (const bool told : {false, true}) {
-        Bench bench(pairs);
+        Bench bench(plain_pairs);
         bench.send(subsequence(0, false, 0));
         bench.send(subsequence(0, false, 0, 2));  // the successor in the same lane
         if (told) bench.stash.producer_gone(0, 1, bench.now_ns);
@@ -63,7 +63,7 @@ TEST_CASE("rivals: the same attempt again, before anybody knows of the death") {
 }
 
 TEST_CASE("rivals: what the dead one had sent may be read last") {
-    Bench bench(pairs);
+    Bench bench(plain_pairs);
     bench.send(subsequence(0, false, 1));
     bench.send(subsequence(0, false, 0));
     bench.send(subsequence(1, false, 0));
@@ -74,7 +74,7 @@ TEST_CASE("rivals: what the dead one had sent may be read last") {
 }
 
 TEST_CASE("rivals: whichever is whole first is the member, and nobody's subsequences are mixed") {
-    Bench bench(pairs);
+    Bench bench(plain_pairs);
     for (const std::uint32_t lane : {0, 1, 2}) bench.send(subsequence(0, false, lane));
     bench.send(subsequence(1, false, 1));
     bench.send(subsequence(1, true, 2));
@@ -87,7 +87,7 @@ TEST_CASE("rivals: whichever is whole first is the member, and nobody's subseque
 }
 
 TEST_CASE("rivals: they take no member's place, and all of them fail with their producers") {
-    Bench bench(pairs);
+    Bench bench(plain_pairs);
     for (const std::uint32_t lane : {0, 1, 2}) bench.send(subsequence(0, false, lane));
     bench.send(1, 1);
     for (const std::uint32_t lane : {1, 0, 2}) {
@@ -99,7 +99,7 @@ TEST_CASE("rivals: they take no member's place, and all of them fail with their 
 }
 
 TEST_CASE("rivals: a higher attempt replaces all of them") {
-    Bench bench(pairs);
+    Bench bench(plain_pairs);
     bench.send(subsequence(0, false, 0));
     bench.send(subsequence(0, false, 1));
     Arrival retry = subsequence(0, true, 2);
@@ -110,7 +110,7 @@ TEST_CASE("rivals: a higher attempt replaces all of them") {
 }
 
 TEST_CASE("journal: a group with more records than it holds is dropped, and does not come back") {
-    Bench bench(pairs, 4);
+    Bench bench(plain_pairs, 4);
     for (std::uint16_t i = 0; i < 4; i++) bench.send(subsequence(i, i == 3, 0));
     bench.send(1, 1);
     CHECK(!bench.cut());

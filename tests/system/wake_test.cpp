@@ -16,11 +16,11 @@ using rollring::test::TestRing;
 
 namespace {
 
-const std::vector<std::int32_t> tokens(1000);
+const std::vector<std::int32_t> wide_tokens(1000);
 
-Draft draft() {
+Draft wide_draft() {
     Draft made("prompt");
-    made.set(Std::token_ids, tokens);
+    made.set(Std::token_ids, wide_tokens);
     return made;
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("wake: a skip that gives room back rings the producer") {
     auto consumer = ring.consumer();
     const RingMap map = map_of(ring);
     Record record;
-    while (producer.push(draft(), Deadline::now()) == Push::ok) {
+    while (producer.push(wide_draft(), Deadline::now()) == Push::ok) {
         REQUIRE(consumer.poll(record) == Poll::record);
         consumer.release(record.ref);
         if (producer.stats().laps_full > 0) break;
@@ -71,8 +71,8 @@ TEST_CASE("wake: who was stopped beyond its deadline finds the room that came me
     const RingMap map = map_of(ring);
     const pid_t child = rollring::test::start_child([&] {
         auto producer = ring.producer();
-        while (producer.push(draft(), Deadline::now()) == Push::ok) continue;
-        return producer.push(draft(), Deadline::after_ms(300)) == Push::ok ? 0 : 1;
+        while (producer.push(wide_draft(), Deadline::now()) == Push::ok) continue;
+        return producer.push(wide_draft(), Deadline::after_ms(300)) == Push::ok ? 0 : 1;
     });
     const Bell& bell = map.lane_bell(0);
     while (bell.waiting.load() == 0) sched_yield();
@@ -93,14 +93,14 @@ TEST_CASE("wake: a full lane shows the consumer what was pushed for later") {
     auto consumer = ring.consumer();
     const RingMap map = map_of(ring);
     const Waiter waiter(map.consumer_bell());
-    while (producer.push_later(draft(), Deadline::now()) == Push::ok) continue;
+    while (producer.push_later(wide_draft(), Deadline::now()) == Push::ok) continue;
     CHECK(waiter.rung());
 }
 
 TEST_CASE("wake: a successor that frees what its predecessor had released rings the producer") {
     const TestRing ring({.lanes = 1, .lane_bytes = 64 << 10});
     auto producer = ring.producer();
-    while (producer.push(draft(), Deadline::now()) == Push::ok) continue;
+    while (producer.push(wide_draft(), Deadline::now()) == Push::ok) continue;
     std::vector<RecordRef> refs;
     Record record;
     {
@@ -116,7 +116,7 @@ TEST_CASE("wake: a successor that frees what its predecessor had released rings 
     const Waiter waiter(map.lane_bell(producer.lane()));
     second.release(refs[0]);
     CHECK(waiter.rung());
-    CHECK(producer.push(draft(), Deadline::now()) == Push::ok);
+    CHECK(producer.push(wide_draft(), Deadline::now()) == Push::ok);
 }
 
 TEST_CASE("wake: an interrupted wait ends, be it under way or to come, and the next one waits") {
@@ -129,7 +129,7 @@ TEST_CASE("wake: an interrupted wait ends, be it under way or to come, and the n
     CHECK(asleep.rung());
     Record record;
     CHECK(consumer.wait(record, Deadline::never()) == Poll::timed_out);
-    REQUIRE(producer.push(draft(), test::patience()) == Push::ok);
+    REQUIRE(producer.push(wide_draft(), test::patience()) == Push::ok);
     CHECK(consumer.wait(record, Deadline::never()) == Poll::record);
     consumer.release(record.ref);
     Poll answer = Poll::closed;

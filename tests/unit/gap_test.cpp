@@ -15,11 +15,11 @@ namespace {
 
 const RingOptions one_lane = {.lanes = 1, .lane_bytes = 64 << 10};
 
-void send(Producer& producer, int count) {
+void send_some(Producer& producer, int count) {
     for (int i = 0; i < count; i++) REQUIRE(rollring::test::send(producer) == Push::ok);
 }
 
-std::vector<RecordRef> take(Consumer& consumer, int count) {
+std::vector<RecordRef> take_some(Consumer& consumer, int count) {
     std::vector<RecordRef> taken;
     Record record;
     for (int i = 0; i < count; i++) {
@@ -82,10 +82,10 @@ TEST_CASE("gap: in front of a producer's first record") {
         std::optional<Consumer> consumer;
         if (consumer_first) consumer.emplace(ring.consumer());
         auto producer = ring.producer();
-        send(producer, 3);
+        send_some(producer, 3);
         lose(ring, 0, 2);
         if (!consumer) consumer.emplace(ring.consumer());
-        release(*consumer, take(*consumer, 3));
+        release(*consumer, take_some(*consumer, 3));
         CHECK(consumer->stats().lost == 2);
     }
 }
@@ -96,9 +96,9 @@ TEST_CASE("gap: at a producer's end") {
     for (const int sent : {3, 0, 2}) {
         const std::uint64_t before = consumer.stats().lost;
         auto producer = ring.producer();
-        send(producer, sent);
+        send_some(producer, sent);
         lose_last(ring, 5);
-        release(consumer, take(consumer, sent));
+        release(consumer, take_some(consumer, sent));
         producer.close();
         retire(consumer);
         CHECK(consumer.stats().lost - before == 5);
@@ -108,18 +108,18 @@ TEST_CASE("gap: at a producer's end") {
 TEST_CASE("gap: behind what a dead consumer held, released out of order or had found lost") {
     const TestRing ring(one_lane);
     auto producer = ring.producer();
-    send(producer, 6);
+    send_some(producer, 6);
     lose(ring, 2, 1);
     {
         auto first = ring.consumer();
-        const auto refs = take(first, 4);
+        const auto refs = take_some(first, 4);
         first.release(refs[1]);
         first.release(refs[3]);  // the last that was delivered: passed over by the successor
         CHECK(first.stats().lost == 1);
     }
     lose(ring, 4, 3);
     auto second = ring.consumer();
-    release(second, take(second, 4));
+    release(second, take_some(second, 4));
     CHECK(second.stats().redelivered == 2);
     CHECK(second.stats().lost == 3);
     CHECK(second.stats().duplicates == 0);
@@ -128,14 +128,14 @@ TEST_CASE("gap: behind what a dead consumer held, released out of order or had f
 TEST_CASE("gap: at the end of a producer whose last records a dead consumer released") {
     const TestRing ring(one_lane);
     auto producer = ring.producer();
-    send(producer, 4);
+    send_some(producer, 4);
     {
         auto first = ring.consumer();
-        const auto refs = take(first, 4);
+        const auto refs = take_some(first, 4);
         for (const std::size_t i : {1, 2, 3}) first.release(refs[i]);
     }
     auto second = ring.consumer();
-    release(second, take(second, 1));
+    release(second, take_some(second, 1));
     SUBCASE("nothing is missing") {
         producer.close();
         retire(second);
@@ -156,29 +156,29 @@ TEST_CASE("gap: none where consumers come and go") {
         std::vector<RecordRef> refs;
         {
             auto first = ring.consumer();
-            send(producer, 3);
-            release(first, take(first, 3));  // all gone: its successor cannot know how many
+            send_some(producer, 3);
+            release(first, take_some(first, 3));  // all gone: its successor cannot know how many
         }
         {
             auto second = ring.consumer();
-            send(producer, 4);
-            refs = take(second, 4);
+            send_some(producer, 4);
+            refs = take_some(second, 4);
             second.release(refs[0]);
             second.release(refs[2]);
         }
         {
             auto third = ring.consumer();
-            send(producer, 1);
-            refs = take(third, 3);
+            send_some(producer, 1);
+            refs = take_some(third, 3);
             release(third, refs);
         }
         producer.close();
         auto fourth = ring.consumer();
         retire(fourth);
         auto next = ring.producer();  // a producer whose records stay unread before its end
-        send(next, 2);
+        send_some(next, 2);
         next.close();
-        release(fourth, take(fourth, 2));
+        release(fourth, take_some(fourth, 2));
         retire(fourth);
     }
     CHECK(lost(ring) == 0);
@@ -189,18 +189,18 @@ TEST_CASE("gap: none where a dead consumer kept records of the producer before")
     auto first = std::make_optional(ring.consumer());
     {
         auto producer = ring.producer();
-        send(producer, 3);
-        first->release(take(*first, 3)[1]);
+        send_some(producer, 3);
+        first->release(take_some(*first, 3)[1]);
         producer.close();
         retire(*first);
     }
     auto producer = ring.producer();
-    send(producer, 3);
-    const auto refs = take(*first, 2);
+    send_some(producer, 3);
+    const auto refs = take_some(*first, 2);
     release(*first, refs);
     first.reset();
     auto second = ring.consumer();
-    release(second, take(second, 3));
+    release(second, take_some(second, 3));
     CHECK(lost(ring) == 0);
     lose_last(ring, 1);
     producer.close();

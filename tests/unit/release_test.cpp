@@ -24,7 +24,7 @@ void push(Producer& producer, std::uint32_t repetition, std::size_t count = 40) 
     REQUIRE(producer.push(draft, patience()) == Push::ok);
 }
 
-std::vector<RecordRef> take(Consumer& consumer, std::size_t count) {
+std::vector<RecordRef> take_refs(Consumer& consumer, std::size_t count) {
     std::vector<RecordRef> refs;
     Record record;
     while (refs.size() < count) {
@@ -55,7 +55,7 @@ TEST_CASE("release: a second one is refused, in order and out of order") {
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     for (std::uint32_t i = 0; i < 6; i++) push(producer, i);
-    const auto refs = take(consumer, 6);
+    const auto refs = take_refs(consumer, 6);
     CHECK(consumer.release(refs[2]));
     CHECK_FALSE(consumer.release(refs[2]));
     CHECK(consumer.release(refs[0]));
@@ -78,7 +78,7 @@ TEST_CASE("release: what was never delivered is refused") {
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     for (std::uint32_t i = 0; i < 4; i++) push(producer, i);
-    const auto refs = take(consumer, 3);
+    const auto refs = take_refs(consumer, 3);
     const RecordRef one = refs[1];
     const std::uint64_t end = one.position + one.bytes();
     const std::vector<RecordRef> bogus{
@@ -117,7 +117,7 @@ TEST_CASE("release: what was never delivered is refused") {
     CHECK(consumer.last_acked_step() == -1);
     CHECK(consumer.stats().released == 0);
     CHECK(consumer.release_all(refs, 0).has_value());
-    CHECK(consumer.release(take(consumer, 1)[0]));
+    CHECK(consumer.release(take_refs(consumer, 1)[0]));
     check_sound(producer, consumer, 4);
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("release: of a thousand held records each is given back once, in any o
     std::minstd_rand random(3);
     for (std::uint32_t i = 0; i < 6000; i++) {
         push(producers[random() % 2], i, 1 + random() % 90);
-        held.push_back(take(consumer, 1)[0]);
+        held.push_back(take_refs(consumer, 1)[0]);
         const std::size_t most = i % 2000 < 1000 ? 1000 : 200;
         while (held.size() > most) {
             // From the oldest on for a while, then at random.
@@ -156,7 +156,7 @@ TEST_CASE("release: a list with one record twice, or one given back before, chan
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     for (std::uint32_t i = 0; i < 5; i++) push(producer, i);
-    const auto refs = take(consumer, 5);
+    const auto refs = take_refs(consumer, 5);
     const auto refused = [&](const std::vector<RecordRef>& list, std::string_view names) {
         const auto done = consumer.release_all(list, 1);
         REQUIRE_FALSE(done.has_value());
@@ -176,7 +176,7 @@ TEST_CASE("release: steps do not go back") {
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     for (std::uint32_t i = 0; i < 4; i++) push(producer, i);
-    const auto refs = take(consumer, 4);
+    const auto refs = take_refs(consumer, 4);
     const auto give = [&](std::size_t i, std::int64_t step) {
         return consumer.release_all(std::span(refs).subspan(i, 1), step);
     };
@@ -201,7 +201,7 @@ TEST_CASE("release: the last step is what was acknowledged, whatever the page sa
     auto producer = ring.producer();
     auto consumer = ring.consumer();
     for (std::uint32_t i = 0; i < 3; i++) push(producer, i);
-    const auto refs = take(consumer, 3);
+    const auto refs = take_refs(consumer, 3);
     REQUIRE(consumer.release_all(std::span(refs).first(1), 3).has_value());
     auto segment = Segment::attach(ring.name(), patience());
     REQUIRE(segment.has_value());
@@ -231,7 +231,7 @@ TEST_CASE("release: what a lane holds unreleased is counted without its skips") 
         std::uint64_t unreleased = 0;
         for (std::uint32_t sent = 0; sent < 400; sent++) {
             if (rollring::test::send(producer, {.tokens = 32}, Deadline::now()) != Push::ok) break;
-            const auto refs = take(consumer, 1);
+            const auto refs = take_refs(consumer, 1);
             if (sent < held) REQUIRE(consumer.release(refs[0]));
             if (sent >= held) unreleased += refs[0].bytes();
             const std::uint64_t cursor = map->entry(0).cursor.load();
