@@ -1,5 +1,5 @@
 #pragma once
-// A batch of whole groups: its records where they lie (Sequences), the lease over their memory, the
+// A batch of whole groups: its records in place (Sequences), the lease over their memory, the
 // advantages of its groups, and its division among ranks and into micro-batches. A Stash fills a
 // Batch (stash.hpp); a Reader opens a rank's share of one in another process.
 
@@ -31,7 +31,7 @@ enum class DropReason : std::uint8_t;  // stash.hpp
 enum class Advantages : std::uint8_t { none, grpo, mean, loo };
 // The deviation of a group's rewards: over n - 1 (torch's `std`), or over n (numpy's).
 enum class Deviation : std::uint8_t { sample, population };
-// As they are written here.
+// The names of the enumerators, as they are written here.
 ROLLRING_API std::string_view name(Advantages kind);
 ROLLRING_API std::string_view name(Deviation kind);
 
@@ -39,7 +39,7 @@ ROLLRING_API std::string_view name(Deviation kind);
 struct AdvantageFormula {
     Advantages kind = Advantages::grpo;
     Deviation deviation = Deviation::sample;  // grpo divides by it
-    double epsilon = 1e-4;                    // and by this in addition
+    double epsilon = 1e-4;                    // added to the deviation
 };
 
 // Advantages of one group, from the rewards of its members:
@@ -54,9 +54,9 @@ struct AdvantageFormula {
 ROLLRING_API void group_advantages(std::span<const double> rewards, const AdvantageFormula& formula,
                                    std::span<double> advantages);
 
-// Whether the rewards of a group differ by rounding only. That holds where the highest and the
-// lowest are no more than 1e-6 of their size apart; their size is the larger magnitude of the two,
-// and 1e-6 at least (sums that cancel out leave rounding near 0). float32 has 1.2e-7.
+// Whether the rewards of a group differ by rounding only: the highest and the lowest differ by at
+// most 1e-6 times the larger of their magnitudes. A magnitude below 1e-6 counts as 1e-6, because
+// sums that cancel out leave rounding errors near 0. The epsilon of float32 is 1.2e-7.
 [[nodiscard]] ROLLRING_API bool are_flat(double lowest, double highest);
 
 class Batch;
@@ -71,12 +71,12 @@ ROLLRING_API extern std::uint64_t
 struct MappedLane {
     const std::byte* data;
     std::uint64_t bytes;
-    std::uint64_t generation;  // another one once its pages were given back to the system
+    std::uint64_t generation;  // changes when its pages are returned to the system
     bool used;                 // by a producer
 };
 
 // The lanes of a ring that is mapped here, in the order of their addresses: for code that registers
-// them with a device. May be asked from any thread.
+// them with a device. Any thread may call it.
 class ROLLRING_API MappedLanes {
   public:
     MappedLanes() = default;
@@ -87,16 +87,16 @@ class ROLLRING_API MappedLanes {
     [[nodiscard]] virtual MappedLane lane(std::size_t number) const = 0;
 };
 
-// One lease of one batch, or of a Share of one. Cheap to copy; may outlive its Batch
-// and its Stash. As long as one lives, the memory under the batch's views stays mapped, but once it
-// does not hold, the bytes there may be another record's. It is for bindings, whose arrays may
-// outlive the batch that they show.
+// The lease of one batch, or of a Share of one. Cheap to copy; may outlive its Batch and its Stash.
+// While a copy exists, the memory under the batch's views stays mapped, but once holds() is false,
+// the bytes there may be another record's. It is for bindings, whose arrays may outlive the batch
+// that they show.
 class Lease {
   public:
     Lease() = default;
 
     // False after the batch's ack() or nack(), when its stash is gone, and in a forked child; of a
-    // share, after its close(). May be asked from any thread.
+    // share, after its close(). Any thread may call it.
     [[nodiscard]] bool holds() const {
         return state_ != nullptr && state_->leased.load() && state_->forks == detail::forks;
     }
@@ -117,7 +117,7 @@ class Lease {
         std::uint64_t id;
         std::uint64_t forks;
         std::shared_ptr<void> stash;
-        Batch* batch;  // where it is now; null: of a share
+        Batch* batch;  // its present address; null: the lease is of a share
         std::shared_ptr<const MappedLanes> lanes;
         std::atomic<bool> leased{true};
     };
@@ -135,7 +135,7 @@ struct Sequence {
 struct BatchGroupInfo {
     GroupKey key;
     std::uint32_t size;     // asked for
-    std::uint32_t members;  // shipped; fewer if members failed or the deadline came
+    std::uint32_t members;  // shipped; fewer if members failed or the deadline has passed
     // Of its members, those whose reward is NaN or infinite: not shipped, or shipped as if they had
     // none (StashOptions::bad_reward).
     std::uint32_t bad_rewards;
@@ -146,7 +146,7 @@ struct BatchGroupInfo {
 namespace detail {
 
 // The layout shared by all records with the same columns. With a record's number of tokens it gives
-// the place of each column.
+// the offset of each column.
 struct RecordForm {
     struct Column {
         std::uint64_t head;  // of its view: head_of()
@@ -156,9 +156,9 @@ struct RecordForm {
     };
     std::vector<Column> columns;
 
-    static constexpr std::uint64_t line = 64;  // that columns begin with
-    // Number, dtype and count of dims, which lie together. One load: bytes put together in memory
-    // would have to be written before they are read.
+    static constexpr std::uint64_t line = 64;  // columns begin at multiples of it
+    // Number, dtype and count of dims, which are adjacent, in one load: bytes assembled in memory
+    // would have to be stored before they are loaded.
     static std::uint64_t head_of(const ColumnView& column) {
         static_assert(offsetof(ColumnView, shape) == sizeof(std::uint64_t));
         constexpr std::size_t bytes = offsetof(ColumnView, dims) + sizeof(ColumnView::dims);
@@ -172,25 +172,25 @@ struct RecordForm {
     }
 };
 
-// The place of a sequence's columns, as its view gives it, in fewer cache lines and in one array.
+// The location of a sequence's columns, as in its view, but in fewer cache lines and in one array.
 struct RecordPlace {
-    const std::byte* columns;  // where the first begins
+    const std::byte* columns;  // the start of the first
     std::uint32_t tokens;
     std::uint32_t form;                                   // index in forms(), or:
-    static constexpr std::uint32_t no_form = 0xffffffff;  // its view alone says where they lie
+    static constexpr std::uint32_t no_form = 0xffffffff;  // only its view locates them
 };
 
 }  // namespace detail
 
 // The records of a batch, or of a rank's share of one, in place: the common interface of both, and
-// all that packing and gathering need. Each list is empty once the batch is not leased any more.
+// all that packing and gathering need. Each list is empty once the batch is no longer leased.
 class ROLLRING_API Sequences {
   public:
     Sequences(const Sequences&) = delete;
     Sequences& operator=(const Sequences&) = delete;
 
     [[nodiscard]] bool leased() const { return lease_.holds(); }
-    // To be kept with objects that are made from its views.
+    // Objects made from its views must keep a copy.
     [[nodiscard]] const Lease& lease() const { return lease_; }
     [[nodiscard]] std::span<const BatchGroupInfo> groups() const { return groups_; }
     // Group by group, member by member (in order of repetition), subsequence by subsequence.
@@ -200,7 +200,7 @@ class ROLLRING_API Sequences {
     // Token offsets of the sequences laid end to end, as flash-attention's cu_seqlens.
     [[nodiscard]] std::span<const std::int64_t> cu_seqlens() const { return cu_seqlens_; }
 
-    // One value a sequence. A member's subsequences share its reward and its advantage.
+    // One value per sequence. A member's subsequences share its reward and its advantage.
     [[nodiscard]] std::span<const double> rewards() const {  // absent: NaN
         return rewards_;
     }
@@ -220,10 +220,10 @@ class ROLLRING_API Sequences {
     Sequences& operator=(Sequences&&) noexcept = default;
     ~Sequences() = default;
 
-    // A new lease, which keeps `keeper`.
+    // Begins a new lease, which keeps `keeper` alive.
     ROLLRING_LOCAL void lease_to(std::shared_ptr<void> keeper, Batch* batch,
                                  std::shared_ptr<const MappedLanes> lanes);
-    // To be filled group by group: sequences first, then the group that they are of.
+    // The lists are filled group by group: first its sequences, then the group itself.
     ROLLRING_LOCAL void begin(std::size_t sequences);
     ROLLRING_LOCAL void add(const TrajectoryView& view, std::uint32_t member, bool withheld,
                             double reward, double advantage);
@@ -247,28 +247,30 @@ class ROLLRING_API Sequences {
 
 // Which rank of a training job reads which sequences of a batch.
 enum class SplitBy : std::uint8_t {
-    tokens,        // sequences, so that ranks have about as many tokens: the longest first, each to
-                   // the rank that has the fewest
+    tokens,        // single sequences, balanced by tokens: the longest first, each to the rank that
+                   // has the fewest
     group_tokens,  // the same with whole groups
-    sequences,     // runs of sequences in the batch's order, as many to each rank
-    groups,        // runs of whole groups, as many to each rank
-    same,          // all of it to each rank
+    sequences,     // runs of sequences in the batch's order, equally many to each rank
+    groups,        // runs of whole groups, equally many to each rank
+    same,          // the whole batch to each rank
 };
 ROLLRING_API std::string_view name(SplitBy by);
 
-// The same batch, split in the same way over as many ranks, gives the same shares in any process.
-// Ranks are numbered as Megatron and torch's DeviceMesh("pipeline", "data", "tensor") do: those of
-// one tensor parallel group are adjacent, and a pipeline's stages lie furthest apart.
+// The same batch, split in the same way over the same number of ranks, gives the same shares in any
+// process. Ranks are numbered as in Megatron and in torch's DeviceMesh("pipeline", "data",
+// "tensor"): those of one tensor parallel group are adjacent, and a pipeline's stages lie furthest
+// apart.
 struct RankShare {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;  // ranks of the job
     SplitBy by = SplitBy::tokens;
     // The number of adjacent ranks that read the same share. The ranks of all stages read it, too:
-    // each stage reads the columns that it needs, and the others cost nothing.
+    // each stage reads the columns that it needs, and unread columns cost nothing.
     std::uint32_t tensor = 1;
     std::uint32_t pipeline = 1;  // stages
 
-    // Among `parts()` different shares. The numbers must have been checked (Batch::ticket does).
+    // The index of the rank's share among `parts()` different ones. Requires checked numbers
+    // (Batch::ticket checks them).
     [[nodiscard]] std::uint32_t part() const { return rank / tensor % parts(); }
     [[nodiscard]] std::uint32_t parts() const { return world / tensor / pipeline; }
 };
@@ -284,11 +286,10 @@ struct Split {
 // A part may be empty. Errc::invalid_argument: no parts, or more than 65,536.
 ROLLRING_API Result<Split> split(const Sequences& batch, SplitBy by, std::uint32_t parts);
 
-// A lease over whole groups. Given back (nack) when destroyed without ack(). Its views must not
-// outlive it. If its Stash is destroyed first, the lease ends, and the next Stash delivers the
-// groups again. In a forked child it still shows the groups leased at the fork, and is valid as
-// long as its parent's lease. One Batch may be passed to next() repeatedly: its arrays then need no
-// new memory.
+// A lease over whole groups. Destruction without ack() is nack(). Its views must not outlive it. If
+// its Stash is destroyed first, the lease ends, and the next Stash delivers the groups again. In a
+// forked child it still shows the groups leased at the fork, and is valid as long as its parent's
+// lease. One Batch may be passed to next() repeatedly: its arrays then need no new memory.
 class ROLLRING_API Batch : public Sequences {
   public:
     Batch();
@@ -296,10 +297,9 @@ class ROLLRING_API Batch : public Sequences {
     Batch& operator=(Batch&& other) noexcept;
     ~Batch();
 
-    // Releases all its records and stores `step` with them, as one event. Steps do not go back;
-    // several batches may have the same one. Its tickets open no further share, and
-    // ack() waits for the shares that are open, until `readers` (10 s) at most; not for those of
-    // processes that have died.
+    // Releases all its records and stores `step` with them, as one event. Steps never decrease;
+    // several batches may have the same step. Its tickets open no further share, and ack() waits
+    // for open shares until `readers` (10 s by default), but not for those of dead processes.
     // Errors, after which nothing has changed: not_leased (acknowledged or given back before, or
     // its Stash is gone), forked, invalid_argument (`step` is negative or lower than the last one),
     // busy (it names a reader that is alive and still has a share open).
@@ -309,12 +309,13 @@ class ROLLRING_API Batch : public Sequences {
     // for `reason`. For a trainer that knows a reason that the stash does not. Waits for readers,
     // and fails, as ack() does.
     Result<void> discard(DropReason reason);
-    // For a rank in another process, which reads its share in place (Reader): bytes that name
-    // the share's records, 64 each, and stay good until ack(), nack(), or another trainer.
-    // Errc::invalid_argument: no such rank. Errc::busy: 63 batches have tickets.
+    // Returns bytes with which a rank in another process reads its share in place (Reader). They
+    // name the share's records, 64 bytes each, and are valid until ack(), nack(), or the start of
+    // another trainer. Errors: invalid_argument (no such rank), busy (63 batches have tickets).
     Result<std::string> ticket(const RankShare& share = {});
-    // Names its records, 32 bytes each, to be kept in the trainer's own checkpoint: if the trainer
-    // dies between writing that and ack(), Stash::settle() acknowledges them afterwards.
+    // Returns bytes that name its records, 32 bytes each, for the trainer's own checkpoint: if the
+    // trainer dies after writing the checkpoint and before ack(), Stash::settle() acknowledges the
+    // records afterwards.
     [[nodiscard]] std::string receipt() const;
     // Puts the groups back: a later batch delivers them again. Does nothing if the batch is not
     // leased. Does not wait for readers: their next check reports a stale ticket.
@@ -328,9 +329,9 @@ class ROLLRING_API Batch : public Sequences {
     ROLLRING_LOCAL Result<void> end_lease(std::int64_t step, Deadline readers,
                                           std::optional<DropReason> dropped);
     std::uint64_t id_ = 0;      // of the stash's count of batches
-    std::uint64_t shared_ = 0;  // its number as one that has tickets; 0: it has none
+    std::uint64_t shared_ = 0;  // its number among batches with tickets; 0: it has none
     std::uint32_t shared_row_ = 0;
-    std::vector<RecordRef> refs_;         // of everything that goes with ack()
+    std::vector<RecordRef> refs_;         // of all records that ack() releases
     std::vector<std::uint32_t> indices_;  // of the same among the records that the stash has
 };
 
@@ -344,11 +345,11 @@ class ROLLRING_API Batch : public Sequences {
 //   train(*share);                     // the same views, over the same memory, as of a batch
 //   if (!share->close()) ...           // stale_ticket: the memory was given back meanwhile
 //
-// While a share is open, its batch's ack() waits for it, up to its deadline; not for one whose
-// process has died. The batch can still be given back while a share is open: if the trainer
-// returns it untrained, or if a new trainer takes over. The memory stays mapped then, but may hold
-// other bytes. check() reports this: call it once more after the last read, and discard all data
-// read since the last good check.
+// While a share is open and its process lives, the batch's ack() waits for it, until a deadline.
+// The batch can still be given back while a share is open: if the trainer returns it untrained, or
+// if a new trainer takes over. The memory stays mapped then, but may hold other bytes. check()
+// reports this: call it once more after the last read, and if it fails, discard all data read since
+// the last good check.
 //
 // One thread at a time for a Reader and its shares. In a forked child they are inert, and return
 // Errc::forked.
@@ -373,7 +374,7 @@ class ROLLRING_API Share : public Sequences {
     // Whether all data read from the share until now are the records of the ticket.
     // Errc::stale_ticket, Errc::not_leased (it was closed), Errc::forked.
     [[nodiscard]] Result<void> check() const;
-    // Gives the share up, after a last check. It is empty then.
+    // Gives the share up, after a last check. The share is empty afterwards.
     Result<void> close();
 
   private:
@@ -387,7 +388,8 @@ class ROLLRING_API Share : public Sequences {
     std::uint32_t world_ = 0;
 };
 
-// Up to 256 for a ring. It maps the ring read-only, except for its own seat.
+// Opens tickets. A ring has seats for up to 256 readers. A reader maps the ring read-only, except
+// for its own seat.
 class ROLLRING_API Reader {
   public:
     // Errc::busy: all seats are taken.
@@ -396,7 +398,8 @@ class ROLLRING_API Reader {
     Reader& operator=(Reader&&) noexcept;
     ~Reader();  // its shares stay open
 
-    // Up to eight at a time. Even a forged ticket shows only records of this ring.
+    // Opens the share of a ticket, up to eight at a time. Even a forged ticket shows only records
+    // of this ring.
     // Errc::stale_ticket: its batch was acknowledged or given back, or is another trainer's.
     // Errc::invalid_argument: it is not a ticket. Errc::bad_record: its records are not there.
     // Errc::busy: eight are open.
@@ -414,7 +417,7 @@ class ROLLRING_API Reader {
 // The sequences of a batch in bins with a budget of tokens: micro-batches that fill a step.
 struct MicroBatches {
     std::vector<std::vector<std::uint32_t>> bins;  // indices of sequences, in rising order
-    double fill = 0;                               // tokens of all over bins times the budget
+    double fill = 0;                               // all tokens / (number of bins * budget)
 };
 
 // Best fit, the longest first: at most 11/9 of the smallest possible number of bins, plus one.

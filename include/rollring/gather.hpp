@@ -1,7 +1,7 @@
 #pragma once
-// Columns of a batch, or of a share of one, as whole arrays in memory of the host or of a GPU:
-// packed, padded, or a number for each sequence, for all sequences or for some in any order,
-// converted on the way.
+// Gathers columns of a batch, or of a share of one, into whole arrays in memory of the host or of a
+// GPU: packed, padded, or one number per sequence. Takes all sequences, or some in any order, and
+// converts dtypes on the way.
 //
 //   extern const Sequences& batch;         // a Batch as next() filled it, or a Share
 //   extern const Stream stream;            // of the trainer's
@@ -17,9 +17,9 @@
 //   ids.to = gpu_memory.first(shape->elements() * sizeof(std::int64_t));
 //   if (!gatherer->gather(batch, schema, {&ids, 1}, layout, stream)) ...   // queued
 //
-// A GPU reads the ring's memory where it lies. Each lane is registered with CUDA once, by a thread
-// of the gatherer, and until that is done its records are copied to pinned memory first.
-// ReadBatches holds the batches that it still reads.
+// A GPU reads the ring's memory in place. A thread of the gatherer registers each lane with CUDA
+// once; until then, the lane's records are copied to pinned memory first. ReadBatches holds the
+// batches that the GPU still reads.
 
 #include <array>
 #include <cstddef>
@@ -80,17 +80,17 @@ enum class Source : std::uint8_t {
 struct GatherColumn {
     Source source = Source::column;
     std::uint16_t column = 0;  // of the schema, for Source::column
-    // Of the target; not set: as the records have it. A GPU converts the pairs of dtypes that
+    // The target's; not set: that of the records. A GPU converts the pairs of dtypes that
     // docs/using.md lists. The host converts any number as C++ does, a float to an integer towards
-    // zero; a value out of the target's range is an error for integers, and infinite for floats.
-    // Every number but 0 is true.
+    // zero. A value out of the target's range is an error for an integer, and becomes infinite for
+    // a float. As a bool, every number but 0 is true.
     std::optional<DType> dtype = {};
     // The value of each element of a sequence that lacks the column; not set: an error.
     std::optional<double> missing = {};
     // Of a padded layout; not set: Padding::value.
     std::optional<double> pad = {};
-    // A token's row is that of the token so many behind it: 1 for labels. `beyond` stands where
-    // the sequence has no such token.
+    // A token's row is that of the token this many later in the sequence: 1 for labels. `beyond`
+    // fills the rows for which the sequence has no such token.
     std::int32_t shift = 0;
     double beyond = 0;
     std::span<std::byte> to = {};  // as large as its shape, in the target's dtype
@@ -117,7 +117,8 @@ ROLLRING_API Result<ArrayShape> gathered_shape(const Sequences& batch, const Sch
 ROLLRING_API Result<std::vector<std::int64_t>> gathered_offsets(const Sequences& batch,
                                                                 const Layout& layout);
 
-// Into memory of the host, by several threads where that pays: at most `threads`, if it is not 0.
+// Gathers into memory of the host, by several threads where that pays: at most `threads`, if it is
+// not 0.
 // Errors: those of the shape, and invalid_argument (a target of another size, a sequence that does
 // not carry the column while `missing` is not set, a value out of the target's range).
 ROLLRING_API Result<void> gather(const Sequences& batch, const Schema& schema,
@@ -141,19 +142,19 @@ class ROLLRING_API Gatherer {
     Gatherer& operator=(Gatherer&&) noexcept;
     ~Gatherer();  // waits until the GPU has finished the queued gathers
 
-    // Queues the work on `stream`; on the host, does it. The records must stay leased until the
-    // GPU has read them: see mark(). Errors: those of gather(), and unsupported (a conversion that
-    // the GPU does not make), device_error, out_of_device_memory, host_memory.
+    // Queues the work on `stream`; on the host, does it at once. The records must stay leased until
+    // the GPU has read them: see mark(). Errors: those of gather(), and unsupported (a conversion
+    // that the GPU does not make), device_error, out_of_device_memory, host_memory.
     Result<void> gather(const Sequences& batch, const Schema& schema,
                         std::span<const GatherColumn> columns, const Layout& layout,
                         Stream stream = {});
     // Registers the batch's ring now, all lanes that are in use, instead of in the background.
     Result<void> prepare(const Sequences& batch);
-    // A number for all that is queued on the stream by now, for the two calls below.
+    // Returns a number for all work queued on the stream so far, for the two calls below.
     Result<std::uint64_t> mark(Stream stream = {});
-    // Whether the GPU is done with it; an error if it failed.
+    // Whether the GPU has done the work of the mark; an error if it failed.
     [[nodiscard]] Result<bool> reached(std::uint64_t mark) const;
-    // Waits for it: any thread may. Errors: timed_out, device_error.
+    // Waits for the same. Any thread may call it. Errors: timed_out, device_error.
     [[nodiscard]] Result<void> wait(std::uint64_t mark, Deadline deadline) const;
     [[nodiscard]] GatherStat stat() const;
 
@@ -174,24 +175,24 @@ class ROLLRING_API Gatherer {
 //   ...                                // in the trainer's loop, wherever it likes:
 //   if (!reading.advance()) ...         // the GPU failed: its batches are delivered again
 //
-// One thread at a time, the one that has the stash. The gatherer and the stash live longer.
+// One thread at a time, the one that has the stash. The gatherer and the stash must outlive it.
 class ROLLRING_API ReadBatches {
   public:
     // Whether a device is done with a batch; an error if it failed.
     using Read = std::function<Result<bool>()>;
 
-    // Takes the batch: it is acknowledged, as of `step`, once the GPU has done all work that is
-    // queued on the stream by now, and after those that were taken before, for steps do not go
-    // back. Errors, after which the batch is the caller's as it was: not_leased, device_error.
+    // Takes the batch, and acknowledges it with `step` once the GPU has done all work queued on the
+    // stream so far, and after all batches taken before, because steps never decrease. Errors,
+    // after which the caller still has the batch: not_leased, device_error.
     Result<void> ack_after(Batch&& batch, std::int64_t step, Gatherer& gatherer,
                            Stream stream = {});
     // The same with a device of the caller's own.
     Result<void> ack_after(Batch&& batch, std::int64_t step, Read read);
     // Acknowledges the batches that have been read by now, without waiting, and returns how many
-    // have not. Those with shares that are still open (Share) stay, too. A batch whose device
+    // remain. A batch with shares that are still open (Share) remains, too. A batch whose device
     // failed, or that cannot be acknowledged, is given back, and the first error is returned.
     Result<std::size_t> advance();
-    // Until none is left. Errors: those of advance(), and timed_out.
+    // Calls advance() until no batch remains. Errors: those of advance(), and timed_out.
     Result<void> finish(Deadline deadline);
 
   private:

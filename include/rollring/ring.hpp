@@ -1,10 +1,10 @@
 #pragma once
-// A ring as a named thing: make it, remove it, look at it from outside, and plan its memory.
+// Rings by name: their creation, their removal, a look at one from outside, and plans of memory.
 //
 // A ring is one shared-memory object `/rollring.<uid>.<name>`, mode 0600, with a number of lanes.
 // Each producer takes one lane; one consumer reads all of them. Memory is reserved when it is
-// taken: the control pages at creation, a lane's pages when a producer comes. Extras may have
-// objects beside a ring, which go with it.
+// taken: the control pages at creation, a lane's pages when a producer comes. Extras may keep
+// objects beside a ring, which are removed with it.
 
 #include <cstdint>
 #include <memory>
@@ -19,8 +19,8 @@
 
 namespace rollring {
 
-// Most runs set lanes alone, and lane_bytes where records are long. The fields keep their order, in
-// which programs initialise them.
+// Most runs set only `lanes`, and `lane_bytes` where records are long. The order of the fields is
+// stable, for designated initialisers.
 struct RingOptions {
     std::uint32_t lanes = 64;  // producers at once, 1 to 4096
     // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (plan_ring).
@@ -30,27 +30,29 @@ struct RingOptions {
     // lane_bytes or more: never.
     std::uint64_t soft_bytes = 0;
     std::uint32_t journal_records = 65536;  // the most records that one acknowledgement can hold
-    // Where a stash puts the records of groups that stay incomplete while their lane fills up.
-    // Three quarters of it are the room for groups: producers wait before they open one that may
-    // not fit. Reserved as it is needed, lane_bytes of it when a stash opens. A longer record is
-    // never moved. 0: none, and nothing is promised. Default: the memory that the lanes leave, at
-    // most three quarters of the memory and 128 GiB; with an overflow_dir no more than all lanes.
+    // The size of the spill, to which a stash moves the records of groups that stay incomplete
+    // while their lane fills up. Three quarters of it are the room for groups: producers wait
+    // before they open one that may not fit.
+    // It is reserved as it is needed, lane_bytes of it when a stash opens. A record longer than the
+    // spill is never moved. 0: no spill, and promise P9 does not hold. Default: the memory that the
+    // lanes leave, at most three quarters of the memory and 128 GiB; with an overflow_dir no more
+    // than all lanes.
     std::optional<std::uint64_t> spill_bytes = {};
-    // A directory, not in memory, in which the spill goes on when its memory is used up (or
-    // /dev/shm has no more) and the run would stand still: in a file of this ring, mode 0600,
-    // removed with it. It takes disk as it is needed. Nothing lies there while memory is enough.
-    // Records there are read back at the disk's pace, and an I/O error of the disk kills the
-    // trainer (SIGBUS). Empty: none.
+    // A directory on a disk, in which the spill continues when its memory is used up (or /dev/shm
+    // is full) and the run would stand still. The file belongs to this ring, has mode 0600, is
+    // removed with the ring, and takes disk space as needed: none while memory is enough.
+    // Its records are read back at the disk's speed, and an I/O error of the disk kills the trainer
+    // (SIGBUS). Empty: no file.
     std::string overflow_dir = {};
-    // The most of the spill that may lie there; a five-hundredth of it is reserved in /dev/shm when
-    // a stash opens. Default: four times spill_bytes, at most 64 GiB.
+    // The largest part of the spill that may lie in that file; a five-hundredth of this number is
+    // reserved in /dev/shm when a stash opens. Default: four times spill_bytes, at most 64 GiB.
     std::optional<std::uint64_t> overflow_bytes = {};
     // Groups that a stash can have open at once: 208 bytes each for a power of two,
     // at most 288, reserved when it opens.
     std::uint32_t group_rows = 32768;
-    // The size that the ring's requests to workers get when the first of their ends opens
-    // (rollring/extras/requests.hpp): how many are under way at once, at most 65,536, and the bytes
-    // of the longest. 0: none can be posted. They take no memory before.
+    // Requests to workers (rollring/extras/requests.hpp): the number that may be under way at once,
+    // at most 65,536, and the bytes of the longest. 0: none can be posted. Their memory is taken
+    // when the first of the two ends opens.
     std::uint32_t requests = 1024;
     std::uint64_t request_bytes = std::uint64_t{2} << 20;
     Schema schema = Schema::standard();
@@ -75,14 +77,14 @@ struct RingExpectation {
     std::optional<Schema> schema = {};
 };
 
-// For a caller of create_ring() that is content with a ring that exists already, if it is the same:
-// Errc::already_exists names the first option in which it differs, with both values.
+// Compares an existing ring with these options, for a caller of create_ring() that accepts an equal
+// ring: Errc::already_exists names the first option that differs, with both values.
 ROLLRING_API Result<void> expect_ring(std::string_view name, const RingExpectation& wanted);
 
-// Removes the name, the overflow file and the objects beside it; memory goes when the last process
-// lets go. Errc::busy while a live process is attached, unless forced. Unreleased records are lost.
-// A producer that lives is told Push::closed with its next record, or within a second or so if the
-// name was taken away by other means; a consumer that lives still reads the records sent before.
+// Removes the name, the overflow file and the objects beside it; the memory is freed once no
+// process maps it. Errc::busy while a live process is attached, unless forced. Unreleased records
+// are lost. A live producer gets Push::closed with its next record, or within about a second if
+// other software removed the name; a live consumer still reads the records sent before.
 ROLLRING_API Result<void> remove_ring(std::string_view name, bool force = false);
 
 // A ring that lives as long as this object, which removes it. If its process is killed, the ring is
@@ -109,8 +111,8 @@ ROLLRING_API std::uint32_t remove_orphaned_rings();
 // All objects of this user that carry our prefix, damaged and half-made ones included.
 ROLLRING_API std::vector<std::string> list_rings();
 
-// The objects of this user that extras have beside rings, and that are left of rings which are
-// gone: their remover was killed. The next ring of the name removes them, too.
+// The objects that extras of this user kept beside rings which are gone, left there because the
+// remover was killed. The next ring of the same name removes them, too.
 ROLLRING_API std::vector<std::string> list_leftovers();
 // Returns how many it has removed.
 ROLLRING_API std::uint32_t remove_leftovers();
@@ -131,7 +133,7 @@ struct LaneStat {
     std::uint32_t pid;     // in its own PID namespace: for people, not for decisions
     bool alive;            // proven by its lock
     bool retired;          // free for the next producer
-    bool died;             // it is gone, and has not closed
+    bool died;             // its producer is gone, and has not closed
     LaneState state;
     std::uint64_t depth_records;  // committed, not yet delivered
     std::uint64_t depth_bytes;    // committed, not yet released: the memory that it pins
@@ -186,7 +188,7 @@ enum class RingHealth {
     damaged,       // not a ring, or its fixed pages contradict each other
     incompatible,  // of another version
     foreign,       // another user's, or with another mode
-    unknown,       // it could not be looked at (memory or descriptors are short): nothing is proven
+    unknown,       // it could not be examined (memory or descriptors are short): nothing is proven
 };
 ROLLRING_API std::string_view name(RingHealth health);
 
@@ -209,7 +211,7 @@ struct SharedMemorySpace {
 };
 ROLLRING_API SharedMemorySpace shared_memory_space();
 
-// Text that others wrote, as a terminal may show it: control characters become '?'.
+// Text from other processes, made safe for a terminal: control characters become '?'.
 ROLLRING_API std::string printable(std::string_view text);
 
 // The sizes of a ring with these options on this machine, as create_ring() chooses them for options
@@ -219,11 +221,11 @@ struct RingPlan {
     std::uint64_t spill_bytes;
     std::uint64_t taken_bytes;  // with every lane in use, and a trainer; the spill hardly used
     std::string why;            // how sizes that were not given were chosen; empty where all were
-    std::string warning;        // not all lanes can be had at once; empty where they can
+    std::string warning;        // memory is too small for all lanes at once; empty where it is not
 };
 ROLLRING_API Result<RingPlan> plan_ring(const RingOptions& options);
 
-// A run as it is expected, by its lengths.
+// The expected lengths of a run.
 struct RunShape {
     std::uint32_t producers = 64;
     std::uint32_t group_size = 16;
@@ -244,7 +246,7 @@ struct RunSizes {
 };
 ROLLRING_API Result<RunSizes> size_run(const RunShape& shape);
 
-// Something that bounds the memory of a ring on this machine.
+// A limit on the memory of a ring on this machine.
 struct MemoryBound {
     enum class Kind : std::uint8_t {
         space,          // of /dev/shm
@@ -266,14 +268,15 @@ struct MemoryBound {
     }
 };
 
-// All bounds that are there and known, those of pages first, the least of them in front. A bound
-// that cannot be read is left out, and so is a /dev/shm without a limit (statvfs: 0 blocks).
+// All known bounds: those of pages first, and among these the one with the fewest free bytes. A
+// bound that cannot be read is left out, and so is a /dev/shm without a limit (statvfs: 0 blocks).
 ROLLRING_API std::vector<MemoryBound> memory_bounds();
 
-// The least of those that count pages: how many bytes can be reserved now. Nothing known: 2^63.
+// The bound of pages with the fewest free bytes: that many can be reserved now. None known: 2^63.
 ROLLRING_API MemoryBound least_memory_bound();
 
-// The least total of those: the memory of a machine like this one for rings. Nothing known: 2^63.
+// The smallest total of these bounds: the memory that this machine has for rings if nothing else
+// takes any. None known: 2^63.
 ROLLRING_API std::uint64_t memory_total();
 
 }  // namespace rollring

@@ -1,5 +1,5 @@
 #pragma once
-// The trainer's loop: complete groups in, one lease at a time.
+// The trainer's loop: it receives complete groups, one lease at a time.
 //
 //   auto opened = rollring::Stash::open("ring", {.batch = BatchTarget::groups(32)});
 //   if (!opened) ...                        // opened.error() says why
@@ -44,7 +44,7 @@ enum class Select : std::uint8_t { first, uniform };
 enum class ZeroVariance : std::uint8_t { keep, drop };
 enum class Stale : std::uint8_t { drop, withhold };
 enum class Order : std::uint8_t { windowed, fifo, freshest };
-// As they are written here.
+// The names of the enumerators, as they are written here.
 ROLLRING_API std::string_view name(AtDeadline policy);
 ROLLRING_API std::string_view name(OnFailed policy);
 ROLLRING_API std::string_view name(BadReward policy);
@@ -85,8 +85,8 @@ ROLLRING_API std::string_view name(BatchTarget::Unit unit);
 
 // The rest of StashOptions, for unusual runs.
 struct StashAdvanced {
-    // The members that ship of a group with `extra` ones: the first to finish (which favours short
-    // ones) or a uniform choice of all that were asked for.
+    // Which members of a group with `extra` ones ship: the first to finish (which favours short
+    // ones), or a uniform choice among all that were requested.
     Select select = Select::first;
     std::uint64_t seed = 0;  // of the uniform choice
 
@@ -112,7 +112,7 @@ struct StashAdvanced {
     Deviation deviation = Deviation::sample;
     double deviation_epsilon = 1e-4;
 
-    // For how long, and for how many groups, the stash remembers that they are over: a late member
+    // How long, and for how many groups, the stash remembers that a group is over: a late member
     // must not open its group again.
     std::chrono::nanoseconds tombstone = std::chrono::hours(1);
     std::uint32_t tombstones = 1 << 20;
@@ -131,31 +131,33 @@ struct StashOptions {
     // The number of members to accept beyond the size. `size` of them are shipped.
     std::uint32_t extra = 0;
 
-    // Without a deadline no group ships incomplete or is dropped for its age. Past it, a group
-    // ships with min_size members, is dropped, or is held, by at_deadline. The event `overdue`
-    // reports kept groups with their missing members, without a deadline from the tenth minute on;
-    // they do not delay younger ones. The age begins when the first record is read; for records
-    // that an earlier trainer has read, when they were sent, so that restarts do not postpone the
-    // deadline. A group is decided once all records sent by its deadline are read.
+    // Without a deadline no group ships incomplete or is dropped for its age. Past the deadline a
+    // group ships with min_size members, is dropped, or is held, as at_deadline says. The event
+    // `overdue` reports held groups with their missing members (without a deadline, from the tenth
+    // minute on); a held group does not delay younger ones.
+    // The age begins when the first record is read; for records that an earlier trainer has read,
+    // when they were sent, so that restarts do not postpone the deadline. A group is decided once
+    // all records sent by its deadline are read.
     std::optional<std::chrono::nanoseconds> deadline = {};
     std::optional<AtDeadline> at_deadline = {};  // ship, where there is a deadline
     std::uint32_t min_size = 2;  // a smaller group never ships (unless its size is smaller)
 
-    // A member that failed: ship without it, drop the whole group, or wait for a retry.
+    // The end of a group with a failed member: it ships without that member, is dropped as a whole,
+    // or waits for a retry.
     OnFailed on_failed = OnFailed::shrink;
 
-    // A member whose reward is NaN or infinite: it counts as failed (on_failed decides about its
-    // group), its whole group is dropped, or it stays and counts as a member without a reward. The
-    // count is in StashAccount::bad_rewards, and with each batch.
+    // The effect of a reward that is NaN or infinite: its member counts as failed (on_failed
+    // decides about the group), its whole group is dropped, or its member stays and counts as one
+    // without a reward. StashAccount::bad_rewards and each batch have the count.
     BadReward bad_reward = BadReward::fail;
 
     // Groups whose rewards are all equal, or differ by rounding only (are_flat), carry no signal.
     // Members without a reward are not compared.
     ZeroVariance zero_variance = ZeroVariance::keep;
 
-    // Policy versions that the oldest generated token of a member may lag behind; -1: any. Checked
-    // when a member comes and again when its batch is cut. A stale member is dropped, or withheld:
-    // it counts for the group's baseline and is marked as not to be trained on.
+    // The number of policy versions by which the oldest generated token of a member may lag; -1:
+    // any. Checked when a member comes, and again when its batch is cut. A stale member is dropped,
+    // or withheld: it counts for the group's baseline and is marked as not to be trained on.
     std::int64_t max_lag = -1;
     Stale stale = Stale::drop;
 
@@ -284,7 +286,7 @@ struct ROLLRING_API GroupStat {
     // Producers of its records: "name (lane 3)", or "name (lane 3, died)". From outside, on a ring
     // of more than 64 lanes, some of them may have sent none.
     std::vector<std::string> producers;
-    std::vector<std::uint32_t> lanes;  // the same, by lane
+    std::vector<std::uint32_t> lanes;  // of the same producers
 
     [[nodiscard]] std::string missing_text() const;    // "1, 4-7", or "none"
     [[nodiscard]] std::string producers_text() const;  // with commas between them
@@ -294,7 +296,7 @@ struct ROLLRING_API GroupStat {
 
 enum class [[nodiscard]] NextBatch {
     batch,
-    timed_out,  // not enough was complete by the deadline, or interrupt()
+    timed_out,  // not enough was complete by the deadline, or interrupt() was called
     closed,     // this process is a forked child, or the ring was removed: see problem()
 };
 ROLLRING_API std::string_view name(NextBatch answer);
@@ -314,9 +316,9 @@ struct StashCopies {
     std::uint64_t batches_short;  // cut early, because everything was full or nothing could come
 };
 
-// A producer of whose records a third or more, and at least four, were dropped as late or
-// duplicate. As a rule its keys (instance_id, visit) are those of another producer or of an earlier
-// run: then its groups were mixed with theirs, or lost.
+// A producer that has lost a third or more of its records, and at least four, as late or duplicate.
+// As a rule it uses the keys (instance_id, visit) of another producer or of an earlier run, so that
+// its groups were mixed with theirs, or lost.
 struct RepeatedKeys {
     std::string producer;
     std::uint32_t lane;
@@ -331,9 +333,9 @@ class ROLLRING_API Stash {
     static Result<std::unique_ptr<Stash>> open(std::string_view ring, const StashOptions& options,
                                                const ConsumerOptions& consumer_options = {});
     // Acknowledges the records of a receipt that are still there, before the first next() of
-    // a restarted trainer. Returns their number; 0 if ack() had been done. `step` is as in ack(),
-    // but one below the last step leaves that unchanged.
-    // Errc::invalid_argument if it is not a receipt of this ring, or comes too late; Errc::forked.
+    // a restarted trainer. Returns their number; 0 if ack() had succeeded. `step` is as in ack(),
+    // but a step below the last one leaves that unchanged.
+    // Errors: invalid_argument (not a receipt of this ring, or the call is too late), forked.
     Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
 
     Stash(const Stash&) = delete;
@@ -343,10 +345,10 @@ class ROLLRING_API Stash {
     // Reads records and leases a batch as soon as enough groups are complete. After the deadline it
     // still reads the records that are there, up to 4,096.
     NextBatch next(Batch& batch, Deadline deadline);
-    // A former name.
+    // The former name of next().
     NextBatch next_batch(Batch& batch, Deadline deadline) { return next(batch, deadline); }
-    // The current or else the following next() returns timed_out soon. Any thread may call this
-    // while another one uses the stash.
+    // Makes the current next(), or else the following one, return timed_out soon. Any thread may
+    // call this while another one uses the stash.
     void interrupt();
     // Leases all complete groups, even if they are less than a batch; for the end of a run. Reads
     // the records that are there, as next() does, and does not wait.
@@ -355,7 +357,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] StashAccount account() const;
     [[nodiscard]] StashCopies copies() const;
     [[nodiscard]] std::size_t open_groups() const;
-    // Nothing was acknowledged for StashAdvanced::no_progress while groups are open.
+    // Whether groups are open and nothing was acknowledged for StashAdvanced::no_progress.
     [[nodiscard]] bool no_progress() const;
     // The oldest incomplete groups, at most `count`, as stat_stash() shows them from outside, but
     // with the whole instance_id, all missing members, and only producers that have sent.
@@ -372,7 +374,7 @@ class ROLLRING_API Stash {
     bool next_event(Event& event);
     // Producers that lost a third or more as duplicate or late, since this stash was opened.
     [[nodiscard]] std::vector<RepeatedKeys> repeated_keys() const;
-    // Why next() says `closed`, for people; empty if it does not.
+    // Why next() returns `closed`, for people; empty if it does not.
     [[nodiscard]] std::string problem() const;
 
     [[nodiscard]] const Schema& schema() const;
@@ -386,7 +388,7 @@ class ROLLRING_API Stash {
     [[nodiscard]] std::uint64_t journal_records() const;
     // Counts of the records read, as Consumer::stats(); account() says what became of them.
     [[nodiscard]] ConsumerStats stats() const;
-    // A former name: returns this stash.
+    // A former name, from the time of a separate object: returns this stash.
     [[nodiscard]] const Stash& consumer() const { return *this; }
 
   private:

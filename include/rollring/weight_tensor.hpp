@@ -37,28 +37,29 @@ ROLLRING_API std::vector<GpuUuid> visible_gpus();
 ROLLRING_API std::string why_no_gpu();
 
 // A stream of CUDA (cudaStream_t and CUstream are the same thing). Null: the channel's own stream,
-// behind all work queued on the legacy default stream by then (torch's, unless told otherwise).
+// behind all work queued so far on the legacy default stream, which torch uses by default.
 // Ignored where the CPU copies.
 struct Stream {
     void* handle = nullptr;
 };
 
-// Which elements of a published tensor a tensor of an engine takes: its element (i, j, ...) is the
-// published element number offset + i * strides[0] + j * strides[1] + ..., where the elements of
-// the published tensor are counted in row-major order, from 0, whatever its strides are there.
-// Rows 8 to 11 of a published [32, 100] are {.offset = 800} of a tensor [4, 100]; columns 25 to 49
-// are {.offset = 25, .strides = {100, 1}} of a tensor [32, 25].
+// The elements of a published tensor that an engine's tensor takes: the engine's element
+// (i, j, ...) is the published element number offset + i * strides[0] + j * strides[1] + ....
+// Published elements are numbered in row-major order, from 0, independent of the strides that the
+// trainer's tensor has. Of a published [32, 100], a tensor [4, 100] takes rows 8 to 11 by
+// {.offset = 800}, and a tensor [32, 25] takes columns 25 to 49 by
+// {.offset = 25, .strides = {100, 1}}.
 struct TensorView {
     std::uint64_t offset = 0;
     // One for each extent of the engine's tensor, none below zero; 0 takes the same elements again.
-    // Empty: one published element after the other.
+    // Empty: consecutive published elements.
     std::vector<std::int64_t> strides = {};
 
     friend bool operator==(const TensorView&, const TensorView&) = default;
 };
 
-// A tensor of the caller's, described and never owned: `data` must stay valid while a publisher or
-// a subscriber that was given it lives.
+// The description of a tensor that the caller owns: `data` must stay valid while a publisher or a
+// subscriber that has it lives.
 struct WeightTensor {
     std::string name;  // UTF-8, 1 to 1023 bytes, unique (but see `view`)
     DType dtype{};     // of the elements at `data`
@@ -69,9 +70,9 @@ struct WeightTensor {
     std::string tag = "weights";                // up to 63 bytes, for people and for selection
     std::optional<DType> published_dtype = {};  // f32 can go out as bf16 or f16, rounded to nearest
                                                 // even; else the same as dtype
-    // For trainers: its memory is that of an earlier tensor, with the same address, dtypes, shape
-    // and strides, in every version: the bytes are sent once. Tensors are never tied by their
-    // addresses alone, for a trainer may gather many of them into one buffer, one after another.
+    // For trainers: in every version, this tensor is the memory of an earlier one, with the same
+    // address, dtypes, shape and strides, and its bytes are sent once. Equal addresses alone never
+    // tie tensors, because a trainer may gather many of them into one buffer, one after another.
     bool tied = false;
     // For engines: takes this view of the published tensor of that name. Tensors that all have
     // views may share a name. Without one, the shape is the published one.

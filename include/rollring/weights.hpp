@@ -1,7 +1,7 @@
 #pragma once
 // The weight channel: a trainer publishes versions of a fixed set of tensors, inference engines
-// take them over. Attached to a ring by name: producers of that ring stamp rollouts with the
-// version that was committed last.
+// take them over. A channel belongs to a ring, by the ring's name: producers of that ring stamp
+// rollouts with the version that was committed last.
 //
 //   Publisher                                  Subscriber
 //   begin(v), put_all, publish                 next -> Update
@@ -10,12 +10,12 @@
 //   commit: all have staged -> committed
 //                                              adopt: committed -> live
 //
-// Payload goes through slots: memory of the publisher that subscribers map at attach, read-only
-// (legacy_ipc: writable); later they map only slots that replace those of an expelled subscriber. A
-// version larger than the slots streams through them part by part.
+// The payload goes through slots: memory of the publisher, which subscribers map when they attach,
+// read-only (legacy_ipc: writable). After that they map only slots that replace those of an
+// expelled subscriber. A version larger than the slots streams through them part by part.
 //
-// Three acknowledgements, never confused: read_done (the device has finished reading a part: its
-// slot may be refilled), live (the engine serves the version), closed (the mapping is gone).
+// There are three acknowledgements: read_done (the device has finished reading a part, so its slot
+// may be refilled), live (the engine serves the version), closed (the mapping is gone).
 // A version is committed when every subscriber that was to read it has staged it, never before.
 //
 // One thread at a time per object. Nothing throws. In a forked child the objects are inert, and
@@ -44,7 +44,7 @@ namespace rollring {
 enum class PayloadMemory : std::uint8_t {
     automatic,   // vmm on a GPU, host otherwise
     vmm,         // CUDA virtual memory, passed as a file descriptor
-    legacy_ipc,  // cudaMalloc with a CUDA IPC handle, for where vmm is refused
+    legacy_ipc,  // cudaMalloc with a CUDA IPC handle, where vmm is refused
     host,        // sealed memfd; with a GPU, its kernels read and write it over PCIe
 };
 ROLLRING_API std::string_view name(PayloadMemory memory);
@@ -56,11 +56,11 @@ struct PublisherOptions {
     // Publishers that commit together, one per GPU; each with its own rank below `ranks`.
     std::uint32_t rank = 0;
     std::uint32_t ranks = 1;
-    Device device = Device::host();  // all tensors lie there
+    Device device = Device::host();  // of all tensors
     PayloadMemory memory = PayloadMemory::automatic;
     bool allow_legacy_ipc = false;  // automatic may fall back to it where vmm is refused
     // 1 to 16; 0: two if a version fits into one slot, else four. Two processes on one GPU take
-    // turns; the more parts one can do in its turn, the fewer turns.
+    // turns; with more slots, each can copy more parts in its turn.
     std::uint32_t slots = 0;
     std::uint64_t slot_bytes = 0;  // 0: 512 MiB, or less if a version is smaller
     bool checksums = false;        // of every tensor's published bytes, checked by subscribers
@@ -73,7 +73,7 @@ struct PublisherOptions {
 // How long the stages of a version took, in ns.
 struct SyncTimes {
     std::int64_t wait_slot_ns = 0;  // put: waiting for subscribers to free a slot
-    std::int64_t put_ns = 0;        // put, whole, from begin to publish
+    std::int64_t put_ns = 0;        // the whole of put, from begin to publish
     std::int64_t publish_ns = 0;    // from the end of put until the last part was filled
     std::int64_t staged_ns = 0;     // from then until all had staged
     std::int64_t commit_ns = 0;     // from then until committed (other ranks)
@@ -98,21 +98,23 @@ class [[nodiscard]] ROLLRING_API Transaction {
     Transaction& operator=(Transaction&&) noexcept;
     ~Transaction();
 
-    // Valid after the end, too.
+    // Remains valid after commit and abort.
     [[nodiscard]] std::int64_t version() const { return version_; }
-    // Every call below except abort() returns invalid_argument, too, once the version is committed
-    // or aborted.
+    // Once the version is committed or aborted, every call below except abort() returns
+    // invalid_argument.
     [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
 
-    // Packs all tensors from where they lie. Waits, in between, for subscribers to free slots.
+    // Packs all tensors from their own memory. Waits in between for subscribers to free slots.
     // Errors: timed_out (names the subscriber; a retry resumes), device_error.
     Result<void> put_all(Deadline deadline, Stream stream = {});
-    // Packs one tensor from `source` (null: from where it lies; strides as declared), for trainers
-    // that gather layer by layer. In the order of the tensors; a tied tensor goes with its first
-    // name and is skipped. `source` must stay as it is until the stream gets there.
+    // Packs one tensor from `source` (null: from its own memory), with the declared strides, for
+    // trainers that gather layer by layer. Calls follow the order of the tensors. A tied tensor is
+    // sent under its first name: its own call is optional and packs nothing. `source` must not
+    // change until the stream has reached this point.
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
-    // Says that all was put. Does not wait for the device. invalid_argument if tensors are missing.
+    // Declares that all tensors were put. Does not wait for the device. Error: invalid_argument
+    // (tensors are missing).
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
     // for subscribers, and in the ring. Errors: timed_out (names the missing subscribers; may be
@@ -120,8 +122,8 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // A subscriber that dies or leaves is not waited for.
     Result<CommitReport> commit(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
-    // that learns elsewhere whether the version counts. Once this is done, commit does not ask
-    // subscribers again: one that drops its staged version later counts in behind().
+    // that leaves the decision to another system. After this call, commit does not ask subscribers
+    // again; behind() counts a subscriber that drops its staged version later.
     // Errors: timed_out (names the missing subscribers; may be called again), rejected (by whom and
     // why).
     Result<void> wait_staged(Deadline deadline);
@@ -153,31 +155,32 @@ class ROLLRING_API Publisher {
     // Waits until `count` subscribers are attached. Errc::not_found: the ring, or this channel's
     // name in /dev/shm, was removed, so that no subscriber can attach any more.
     Result<void> wait_subscribers(std::uint32_t count, Deadline deadline);
-    // And until `count` serve the last committed version.
+    // Waits until `count` subscribers serve the last committed version.
     Result<void> wait_live(std::uint32_t count, Deadline deadline);
 
     // Opens a version, larger than any before it in this ring (stale_version otherwise).
     // busy while another one is open.
     Result<Transaction> begin(std::int64_t version);
 
-    // The number of subscribers without the committed version: too late to read it from the slots,
-    // or poisoned. Only a version that fits into the slots stays readable.
+    // The number of subscribers that lack the committed version: they came too late to read it from
+    // the slots, or are poisoned. Only a version that fits into the slots stays readable.
     [[nodiscard]] std::uint32_t behind() const;
-    // Opens the committed version once more, for those alone, from the same tensors, which must be
-    // unchanged. invalid_argument if there is none, busy while a version is open.
+    // Opens the committed version once more, for these subscribers alone, from the same tensors,
+    // which must be unchanged. Errors: invalid_argument (no version is committed), busy (a version
+    // is open).
     Result<Transaction> begin_again();
-    // The tensors hold a version that was committed already, by a predecessor of this publisher or
-    // elsewhere: this publisher may resend it, and the ring records it afterwards. stale_version if
-    // the ring has a later one, busy while a version is open.
+    // Declares that the tensors hold a version that was committed already, by a predecessor of this
+    // publisher or elsewhere. This publisher may then resend it, and the ring records it
+    // afterwards. Errors: stale_version (the ring has a later one), busy (a version is open).
     Result<void> resume(std::int64_t version);
-    // All of that in one call: begin_again(), put_all(), publish(), commit(); aborts at the
-    // deadline.
+    // Resends the committed version in one call: begin_again(), put_all(), publish(), commit().
+    // Aborts at the deadline.
     Result<CommitReport> resend(Deadline deadline, Stream stream = {});
 
-    // Expels a stopped or stuck subscriber by name: it is not waited for any more, and must attach
-    // again. Slots that it may still be reading are set aside until it is gone, and replaced;
-    // out_of_device_memory or not_enough_shared_memory if they cannot be, busy if 32 slots are held
-    // so already, not_found: no such subscriber.
+    // Expels a stopped or stuck subscriber by name: no call waits for it any more, and it must
+    // attach again. Slots that it may still be reading are set aside until it is gone, and replaced
+    // by new ones. Errors: out_of_device_memory or not_enough_shared_memory (for the new slots),
+    // busy (32 slots are set aside already), not_found (no such subscriber).
     Result<void> expel(std::string_view subscriber);
 
     // Ends the current wait (of a transaction too), or else the next one, as if its deadline had
@@ -208,8 +211,8 @@ struct TensorInfo {
     std::int64_t tied_to = -1;     // index of the tensor whose bytes these are; -1: its own
 };
 
-// A run of a tensor's elements, in row-major order, in a slot. Whole rows unless one row is larger
-// than a slot.
+// A run of a tensor's elements, in row-major order, in a slot. It consists of whole rows unless one
+// row is larger than a slot.
 struct TensorPiece {
     std::uint32_t tensor = 0;  // index into Subscriber::tensors()
     std::uint64_t first_element = 0;
@@ -219,64 +222,66 @@ struct TensorPiece {
 
 struct SubscriberOptions {
     std::string name = "engine";  // unique on a channel: it names the subscriber in errors
-    // Which publisher: by rank; else the one on the same GPU; else the only one, where there is one
-    // rank only.
+    // The rank of the publisher. Not set: the publisher on the same GPU, else the only publisher of
+    // a channel with one rank.
     std::optional<std::uint32_t> rank = {};
     Device device = Device::host();  // the device of the tensors, which also copies
-    // False: the engine loads into memory that it does not serve until adopt(). A failure then
-    // leaves the old version; true (default): it poisons the subscriber.
+    // True: the engine loads into the memory that it serves, so that a failure poisons the
+    // subscriber. False: it loads into memory that it does not serve until adopt(), and a failure
+    // leaves the old version.
     bool in_place = true;
     bool partial = false;  // `into` may lack tensors of the channel
-    // The version that the engine serves already, whole, from an earlier attachment; -1: none. It
-    // is not sent to it again. One that neither the ring nor its publisher has had is refused.
+    // The version that the engine already serves completely, from an earlier attachment; -1: none.
+    // The publisher does not send it again. A version that neither the ring nor the publisher has
+    // had is refused.
     std::int64_t held_version = -1;
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);
-    // Asked about 20 times a second while attach waits; false ends it as its deadline would. Empty:
-    // the deadline alone ends it.
+    // Called about 20 times a second while attach waits. If it returns false, the wait ends as at
+    // its deadline. Empty: only the deadline ends it.
     std::function<bool()> keep_waiting = {};
 };
 
 enum class SubscriberState : std::uint32_t {
-    ready = 1,     // holds live_version() whole, or nothing yet
-    reading = 2,   // of a version that is not complete
-    staged = 3,    // holds a version whole that is not known to be committed
+    ready = 1,     // holds live_version() completely, or nothing yet
+    reading = 2,   // reads a version, and does not hold all of it yet
+    staged = 3,    // holds a complete version that is not known to be committed
     poisoned = 4,  // the engine holds a mixture of two versions, or a version
-                   // that was never committed; cured by the next whole version
+                   // that was never committed; cured by the next complete version
     closed = 5,
     expelled = 6,  // seen from outside: alive, but no longer attached
-    refused = 7,   // as it looks from outside: it could not attach, or was not attached when it was
-                   // asked for a version; its problem says why
+    refused = 7,   // seen from outside: it could not attach, or was not attached when a version was
+                   // asked of it; its problem says why
 };
 ROLLRING_API std::string_view name(SubscriberState state);
 
-// One version on its way in. Destruction before adopt is reject. Ends before its subscriber does.
+// One version on its way in. Destruction before adopt is reject. Must not outlive its subscriber.
 class [[nodiscard]] ROLLRING_API Update {
   public:
     Update(Update&&) noexcept;
     Update& operator=(Update&&) noexcept;
     ~Update();
 
-    // Also once it is over.
+    // Remains valid once the update is over.
     [[nodiscard]] std::int64_t version() const { return version_; }
     [[nodiscard]] std::uint32_t parts() const;  // 0 once it is over
 
-    // Waits for the part, and lends views of it: these are valid until done_reading(), the span
-    // itself until the next call. Parts come in order, each once; as many may be lent at once as
-    // the publisher has slots. Kernels that read them must be queued on a stream that is then given
-    // to done_reading. A view of a part that was not given back must not be read once the update
-    // has ended: the part may be filled again, and is unmapped with its subscriber.
+    // Waits for the part, and lends views of it: they are valid until done_reading(), the span
+    // itself until the next call. Parts come in order, each once, and as many may be lent at once
+    // as the publisher has slots. Kernels that read a view must be queued on a stream that is then
+    // passed to done_reading. Once the update has ended, no view may be read: its slot may be
+    // filled again, and is unmapped with the subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
     // Returns the oldest lent part once the stream reaches this point.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
-    // All parts, copied into the tensors given to attach: part, scatter, done_reading for each.
+    // Copies all parts into the tensors given to attach: part, scatter and done_reading for each.
     Result<void> load(Deadline deadline, Stream stream = {});
-    // Says that the engine holds the whole version; waits for the device first.
+    // Declares that the engine holds the complete version; waits for the device first.
     Result<void> stage(Deadline deadline);
-    // Waits until the version is committed, then says that the engine serves it.
+    // Waits until the version is committed, then declares that the engine serves it.
     // Errors: timed_out (may be called again), aborted, peer_gone, expelled.
     Result<void> adopt(Deadline deadline);
-    // Says that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
+    // Declares that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
     void reject(std::string_view why, std::string_view tensor = {}) noexcept;
 
   private:
@@ -291,34 +296,34 @@ class [[nodiscard]] ROLLRING_API Update {
 
 class ROLLRING_API Subscriber {
   public:
-    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. Matching
-    // names and mapping memory, the work of this process, takes none of that time. The publisher
-    // counts it (wait_subscribers) once nothing can fail here any more. `into`: the engine's own
-    // tensors for Update::load, matched by name, dtype and shape; empty for an engine that loads
-    // from views.
+    // Attaches to a publisher of the ring's channel, waiting for one until the deadline. The
+    // deadline does not cover the work of this process: matching names and mapping memory. The
+    // publisher counts the subscriber (wait_subscribers) once nothing can fail here any more.
+    // `into`: the engine's own tensors for Update::load, matched by name, dtype and shape; empty
+    // for an engine that loads from views.
     // Errors: not_found, timed_out, layout_mismatch (tensor and field), permission_denied,
     // abi_mismatch, bad_manifest, busy (name taken, or channel full), no_gpu, no_peer_access.
     static Result<Subscriber> attach(std::string_view ring, std::span<const WeightTensor> into,
                                      const SubscriberOptions& options, Deadline deadline);
-    // The tensors of the publisher that such a subscriber would attach to, waiting for one until
-    // the deadline. It attaches nothing: the publisher does not count the caller.
+    // Returns the tensors of the publisher that a subscriber with these options would attach to.
+    // Waits for a publisher until the deadline. The publisher does not count the caller.
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      Deadline deadline);
     Subscriber(Subscriber&&) noexcept;
     Subscriber& operator=(Subscriber&&) noexcept;
-    ~Subscriber();  // waits for its own device work, unmaps, says closed
+    ~Subscriber();  // waits for its own device work, unmaps, and reports `closed`
 
     // The next version that this subscriber lacks; at once if there is one. Errors: timed_out,
     // peer_gone (publisher closed or dead: attach again), expelled.
     Result<Update> next(Deadline deadline);
 
-    // For an engine that loads by itself: whether memory is still there at both ends of each of
-    // its own tensors, of which only name, dtype, shape and data are read. already_released, naming
-    // the tensor; host memory is always taken to be there.
+    // For an engine that loads by itself: checks that there is still memory at both ends of each
+    // tensor. Uses only name, dtype, shape and data of a tensor. Error: already_released (names the
+    // tensor). Host memory is assumed to exist.
     Result<void> check_memory(std::span<const WeightTensor> tensors);
 
-    // Declares that the engine accepts no version now, and why. The version that it is to read is
+    // Declares that the engine accepts no version now, and why. A version that it is to read now is
     // rejected, even before next() has returned it; without one, stat_weights() shows the reason.
     void refuse(std::string_view why) noexcept;
 
@@ -353,14 +358,14 @@ struct SubscriberStat {
     std::int64_t live_version;
     std::string problem;  // its last error
 };
-// Of the version that was begun last.
+// The state of the version that was begun last.
 enum class ChannelState {
-    idle,  // there was none
+    idle,  // no version was begun
     filling,
     published,
     committed,
     aborted,
-    silent,  // the publisher does not answer: it is stopped, perhaps; nothing else is known
+    silent,  // the publisher does not answer, perhaps because it is stopped; no more is known
 };
 ROLLRING_API std::string_view name(ChannelState state);
 
@@ -392,16 +397,16 @@ struct WeightsStat {
 // All live publishers of a ring's channel, by rank. Takes no part in the channel.
 ROLLRING_API Result<std::vector<WeightsStat>> stat_weights(std::string_view ring);
 
-// For an engine without a seat that is asked for a version, or cannot attach for reasons of its
-// own: tells all publishers of the channel why this unattached engine takes no version; their
-// errors and stat_weights show it until the next begin(). Returns the number of publishers. An
-// attached engine says it by Subscriber::refuse, or Update::reject.
+// Tells all publishers of the channel why an engine that is not attached takes no version. Their
+// errors and stat_weights show the reason until the next begin(). Returns the number of publishers.
+// An attached engine calls Subscriber::refuse or Update::reject instead.
 ROLLRING_API Result<std::uint32_t> refuse_weights(std::string_view ring,
                                                   std::string_view subscriber,
                                                   std::string_view why);
 
-// Sockets of publishers that are proven dead, of one ring or (empty) of all of this user's: how
-// many there are, or were removed. A new publisher replaces its predecessor's by itself.
+// Counts, or removes, the sockets of publishers that are proven dead: those of one ring or, if it
+// is empty, of all rings of this user. Returns their number. A new publisher replaces the socket of
+// its predecessor by itself.
 ROLLRING_API std::uint32_t dead_channels(std::string_view ring = {});
 ROLLRING_API std::uint32_t remove_dead_channels(std::string_view ring = {});
 

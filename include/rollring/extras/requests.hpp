@@ -2,16 +2,16 @@
 // Requests travel the other way: from the trainer to the workers that answer them with records.
 //
 // For trainers that ask for the completions of certain prompts and wait. Each request is taken by
-// exactly one worker. If that worker dies, or gives it back, the next one takes it; one that has
-// been begun too often is given up, and the trainer is told. A request is bytes, of up to
-// RingOptions::request_bytes; their meaning is between the two ends.
+// exactly one worker. If that worker dies, or gives it back, the next one takes it; a request that
+// was begun too often is given up, and the trainer's end reports it. A request consists of up to
+// RingOptions::request_bytes bytes, whose meaning the two ends agree on.
 //
 // Requests lie in a shared-memory object of their own. The first end to open creates it with
 // RingOptions::requests slots; it is removed with the ring. A request keeps its slot until its
 // worker finishes it, so that it survives the worker.
 //
-// Both ends: one thread at a time, but for interrupt(). In a forked child they are inert, and
-// return Errc::forked. Where the ring was removed they return Errc::closed.
+// One thread at a time uses an end, except for interrupt(). In a forked child both ends are inert,
+// and return Errc::forked. Once the ring was removed they return Errc::closed.
 
 #include <chrono>
 #include <cstddef>
@@ -56,12 +56,12 @@ class ROLLRING_API RequestBoard {
     ~RequestBoard();
 
     // Posts a request, and returns its number, which no other request of this board has.
-    // Errc::timed_out: no slot was free by the deadline. Errc::too_large: it can never fit.
-    // Errc::not_enough_shared_memory. Nothing was posted then.
+    // Errors, after which nothing was posted: timed_out (no slot was free by the deadline),
+    // too_large (it can never fit), not_enough_shared_memory.
     Result<std::uint64_t> post(std::span<const std::byte> body, Deadline deadline);
 
-    // Takes a request back: no worker begins it any more, and a worker that has it is told
-    // (RequestWorker::withdrawn). False: it is over.
+    // Takes a request back: no worker begins it any more, and a worker that has it sees
+    // RequestWorker::withdrawn(). False: the request is over.
     bool withdraw(std::uint64_t number);
 
     // Waits for requests that were given up, and returns their numbers, each once; none at the
@@ -104,10 +104,10 @@ class ROLLRING_API RequestWorker {
     // Marks the request as answered. False if it was withdrawn or is another worker's.
     bool finish(const TakenRequest& request);
 
-    // Another worker may take it, or it is given up. False: as of finish().
+    // Gives the request back: another worker may take it, or it is given up. False: as finish().
     bool give_back(const TakenRequest& request);
 
-    // The trainer does not want it any more; finish() or give_back() it.
+    // Whether the trainer has taken it back; finish() or give_back() it then.
     [[nodiscard]] bool withdrawn(const TakenRequest& request) const;
 
     // As RequestBoard::interrupt().
@@ -119,8 +119,8 @@ class ROLLRING_API RequestWorker {
     std::unique_ptr<Impl> impl_;
 };
 
-// A look at the requests from another process, as stat_ring() is one at a ring's lanes: attaches
-// read-only, takes no part, and shows what was last when the trainer is gone.
+// The state of requests, seen from another process, as stat_ring() shows that of a ring's lanes.
+// Attaches read-only and takes no part. When the trainer is gone it shows the last state.
 
 enum class RequestState : std::uint8_t {
     waiting,    // for a worker
@@ -132,7 +132,7 @@ ROLLRING_API std::string_view name(RequestState state);
 
 // One request that is not over.
 struct RequestStat {
-    std::uint64_t number;  // as RequestBoard::post() has told it
+    std::uint64_t number;  // as RequestBoard::post() has returned it
     RequestState state;
     std::uint32_t attempt;      // workers that have begun it before
     std::int64_t age_ns;        // since it was posted
@@ -147,7 +147,7 @@ struct RequestWorkerStat {
     std::string name;
     std::uint32_t pid;       // in its own PID namespace: for people, not for decisions
     bool alive;              // proven by its lock
-    std::uint64_t taken;     // that it has, the withdrawn ones included
+    std::uint64_t taken;     // requests that it has, the withdrawn ones included
     std::int64_t oldest_ns;  // since it took the first of these; -1: it has none
     std::uint64_t answered;  // of all workers that have had the seat
 };
@@ -169,8 +169,8 @@ struct RequestsStat {
     std::uint64_t answered;
     std::uint64_t given_up;
     std::uint64_t withdrawn;
-    std::int64_t oldest_waiting_ns;  // since that one waits; -1: none does
-    std::int64_t oldest_taken_ns;    // since that one was taken; -1: none is
+    std::int64_t oldest_waiting_ns;  // that it has waited; -1: none waits
+    std::int64_t oldest_taken_ns;    // since it was taken; -1: none is taken
     std::vector<RequestWorkerStat> workers;
     std::vector<RequestStat> requests;  // oldest first
 };
@@ -178,7 +178,7 @@ struct RequestsStat {
 // Never blocks.
 ROLLRING_API Result<RequestsStat> stat_requests(std::string_view ring);
 
-// The fields of these, as stat.hpp has them of other stats.
+// The fields of these structs, as stat.hpp has them for others.
 
 template <class Visit>
 constexpr void each_field(const RequestStat*, Visit&& visit) {

@@ -1,5 +1,5 @@
 #pragma once
-// Values that any process of the machine may read and any may clear, by where they lie.
+// Values that any process of the machine may read and any may clear, by their location.
 //
 //   auto store = rollring::Store::open("rows");   // in each process; the first one makes it
 //   if (!store) ...
@@ -9,14 +9,14 @@
 //       .data = rewards.data()};
 //   rollring::Location at;
 //   if (!store->put({&value, 1}, {&at, 1}, rollring::Deadline::after_ms(1000))) ...
-//   std::vector<float> copy(2);   // in any process that was told where
+//   std::vector<float> copy(2);   // in any process that has the location
 //   if (!store->read(at, std::as_writable_bytes(std::span(copy)))) ...
 //   if (!store->clear({&at, 1}, rollring::Deadline::after_ms(1000))) ...
 //
-// It uses a ring (docs/store.md): each process that writes has lanes of it, and any one process
-// keeps the books. A value stays until a process clears it, also if its writer dies; if the process
-// that keeps the books dies, another one takes over. After its name was removed, each call in each
-// process returns Errc::closed within about half a second.
+// A store uses two rings (docs/store.md): each process that writes has lanes of one, and one of the
+// processes keeps the books. A value stays until a process clears it, even if its writer dies; if
+// the process that keeps the books dies, another one takes over. Once the store's name was removed,
+// each call in each process returns Errc::closed within about half a second.
 //
 // Any thread may use it. In a forked child it is inert, and returns Errc::forked.
 
@@ -35,7 +35,7 @@
 
 namespace rollring {
 
-// Where a value lies. A store gives none twice; below 2^63.
+// The location of a value. A store never reuses one; below 2^63.
 struct Location {
     std::uint64_t number = 0;  // 0: none
     friend bool operator==(const Location&, const Location&) = default;
@@ -56,16 +56,16 @@ struct ValueForm {
     friend bool operator==(const ValueForm&, const ValueForm&) = default;
 };
 
-// A value as a store has found it, for that store to read.
+// A value that find() has located, for read() of the same store.
 struct StoredValue {
     Location at = {};
     ValueForm form = {};
-    std::uint64_t offset = 0;  // the store's own: where its bytes lie
+    std::uint64_t offset = 0;  // of its bytes, for the store itself
 };
 
 struct StoreValue {
-    // The newest value of a column of a key takes the place of the one before, also of another
-    // writer's. Empty: it has no key.
+    // The newest value of a column of a key replaces the one before, whichever process put that.
+    // Empty: the value has no key.
     std::string_view key = {};
     std::string_view column = {};
     ValueForm form = {};
@@ -74,14 +74,14 @@ struct StoreValue {
 
 struct StoreOptions {
     std::string name = {};  // of this process, for people; up to 39 bytes
-    bool make = true;       // if it is not there; Errc::not_found otherwise
-    // The next two are for the process that makes it; all others take it as it is.
-    // By default, experts of 128 thousand tokens in 48 layers fit. Memory is taken a piece at a
-    // time.
+    bool make = true;       // makes the store if there is none; false: Errc::not_found then
+    // The next two are for the process that makes the store; all others take it as it is.
+    // By default, one value may be the experts of 128 thousand tokens in 48 layers. Memory is taken
+    // a piece at a time.
     std::uint64_t capacity_bytes = std::uint64_t{8} << 30;
     // The number of pieces of the capacity, 2 to 4095. Each process that writes has one or more,
-    // and a value fits into one piece. A value that stays keeps the room of the later values in its
-    // piece.
+    // and a value must fit into one piece. A value that stays also blocks the memory of later
+    // values in its piece.
     std::uint32_t lanes = 64;
     std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
 };
@@ -89,7 +89,7 @@ struct StoreOptions {
 struct StoreStat {
     std::uint64_t capacity_bytes;
     std::uint64_t used_bytes;       // that cannot be written now
-    std::uint64_t value_bytes;      // of them, those of values; the rest lies behind older ones
+    std::uint64_t value_bytes;      // of these, in values; the rest lies behind older values
     std::uint64_t values;           // put, and not cleared
     std::uint64_t value_bytes_max;  // the largest that can be put, about
     std::uint32_t lanes;
@@ -99,7 +99,7 @@ struct StoreStat {
 
 class ROLLRING_API Store {
   public:
-    // Errc::timed_out and those of a ring that cannot be made or attached.
+    // Errors: timed_out, and those of a ring that cannot be made or attached.
     static Result<Store> open(std::string_view name, const StoreOptions& options = {});
     // Removes the name, and with it all values. Errc::busy while a process has it open, unless
     // forced.
@@ -109,23 +109,24 @@ class ROLLRING_API Store {
     Store& operator=(Store&&) noexcept;
     ~Store();  // its values stay
 
-    // Copies the values in, and says where each lies. Waits for room until the deadline:
-    // Errc::store_full. Errc::too_large: one of them can never fit. If it fails none of them is
-    // there, and earlier values of their keys may be gone.
+    // Copies the values in, and sets the location of each. Waits for room until the deadline:
+    // Errc::store_full. Errc::too_large: one of them can never fit. After an error none of them is
+    // stored, and earlier values of their keys may be gone.
     Result<void> put(std::span<const StoreValue> values, std::span<Location> at, Deadline deadline);
 
     // The values at these locations. Errc::not_stored: one of them was cleared, or replaced.
     Result<void> find(std::span<const Location> at, std::span<StoredValue> found) const;
-    // Copies values out, each to where there is room for its bytes. Errc::not_stored: likewise,
-    // also while they were read; there may be anything then where they go.
+    // Copies each value to its target, which must have room for all its bytes. Errc::not_stored: as
+    // find(), also if it happens during the copy; the targets' bytes are undefined then.
     Result<void> read(std::span<const StoredValue> found, std::span<std::byte* const> to) const;
     // Both for one value, of exactly that size.
     Result<void> read(Location at, std::span<std::byte> to) const;
 
-    // No process can read them afterwards, and their room comes free. Those that are not there are
-    // passed over. Errc::timed_out: they will be cleared, but may not have been yet.
+    // Clears values: no process can read them afterwards, and their memory becomes free. Locations
+    // without a value are skipped. Errc::timed_out: they will be cleared, but may not have been
+    // yet.
     Result<void> clear(std::span<const Location> values, Deadline deadline);
-    // Every value put under these keys before this call, in all columns.
+    // Clears every value put under these keys before this call, in all columns.
     Result<void> clear_keys(std::span<const std::string_view> keys, Deadline deadline);
 
     [[nodiscard]] StoreStat stat() const;
