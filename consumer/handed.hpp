@@ -1,6 +1,6 @@
 #pragma once
-// The delivered and unreleased records, in private memory. A release is checked against this and
-// not against the record's frame, which its producer may have damaged since.
+// The delivered and unreleased records, in private memory. A release is checked against this table
+// and not against the record's frame, which its producer may have damaged since.
 
 #include <array>
 #include <cstdint>

@@ -29,7 +29,8 @@ class LaneFeed {
     // silent until its producer is gone, and problem() has the reason.
     Feed next(Record& record, const Schema& schema);
 
-    // Whether next() would do nothing. Each poll that finds nothing asks every lane: reads little.
+    // Whether next() would do nothing. A poll that finds nothing asks every lane, so this call
+    // reads little memory.
     [[nodiscard]] bool idle() const {
         return reader_.drained() && !blocked() && damage_.found() == Quarantine::none &&
                claims_.groups_are_told() && noted_was_read(true);
@@ -66,8 +67,8 @@ class LaneFeed {
     // delivery. False if there is none at that position.
     bool undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const;
     [[nodiscard]] bool delivered(const Span& span) const { return reader_.delivered(span); }
-    // A checked frame between the cursor and the tail of the time when this object was opened.
-    // False behind that.
+    // A checked frame between the cursor and the tail at the time when this object was opened.
+    // False from that tail on.
     bool frame_at(std::uint64_t position, Frame& frame) const;
     // Whether every record below the noted tail was read. A quarantined lane counts as read,
     // because it delivers no more; so does a blocked one unless `patient`.
@@ -75,17 +76,18 @@ class LaneFeed {
     [[nodiscard]] bool noted_was_read(bool patient) const {
         return (blocked() && !patient) || quarantined() || reader_.read_position() >= noted_tail_;
     }
-    // The spill: passes over a record that we have just written there or, without bytes, skips.
+    // Of the spill: passes over a record that we have just written there or, if the span is empty,
+    // over skips.
     void pass_written(const Span& span);
     [[nodiscard]] bool is_spill() const { return is_spill_; }
     [[nodiscard]] std::uint64_t capacity_bytes() const { return size_.bytes(); }
-    // The spill: the largest record since it was last empty.
+    // Of the spill: the largest record since it was last empty.
     [[nodiscard]] std::uint64_t largest_bytes() const { return holdings_.largest_bytes(); }
 
     // Repairs overwritten words; to be called from time to time (see the definition).
     [[nodiscard]] bool show_again();
 
-    // A producer has taken the lane anew.
+    // Begins the epoch of a producer that has taken the lane since.
     void begin_epoch();
     // Whether its producer is gone for good: closed, or proven dead. Ask this before drained().
     [[nodiscard]] bool ended(const RingMap& map) const;

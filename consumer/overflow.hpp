@@ -1,7 +1,8 @@
 #pragma once
 // The ring's overflow file, mapped behind the memory of the spill, so that the spill stays one
-// lane. Its memory ends where the geometry says or, if /dev/shm was full before that, where it
-// became full: from begin() on every byte lies in the file, for good.
+// lane. From begin() on, every byte of the spill lies in the file, permanently: begin() is the end
+// of its memory in the geometry or, if /dev/shm became full before that, the end of the memory that
+// the spill had by then.
 
 #include <cstdint>
 #include <optional>

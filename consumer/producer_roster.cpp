@@ -114,8 +114,7 @@ void ProducerRoster::look_around() {
     looks_++;
     looked_ns_ = monotonic_ns();
     const std::uint32_t changes = map().consumer_bell().lane_changes.load();
-    // A producer may die between taking a lane and announcing it: look without a ring of the bell,
-    // too.
+    // A producer may die between taking a lane and announcing it: look even if no bell has rung.
     const bool look_everywhere =
         changes != changes_seen_ || looked_ns_ - looked_everywhere_ns_ > look_everywhere_ns;
     if (look_everywhere) looked_everywhere_ns_ = looked_ns_;
@@ -147,7 +146,8 @@ void ProducerRoster::look_around() {
         }
     }
     look_gap_ns_ = look_gap(active_.size());
-    // Not in the look that tells the producers: a later one sees all records sent before.
+    // Not in the look that tells producers of the removal: a later look sees all records sent
+    // before.
     if (removed && removed_) forsaken_ = forsaken_ || is_forsaken();
     removed_ = removed;
 }
@@ -163,8 +163,8 @@ bool ProducerRoster::is_forsaken() const {
                                [&](std::uint32_t lane) { return feeds_[lane]->drained(); });
 }
 
-// The same while nothing arrives, but a record may arrive at any moment: a few lanes at a time, in
-// turn; all lanes once a second, or if the last call was long ago.
+// look_around() for an idle ring, in which a record may come at any moment: looks at a few lanes,
+// in turn; at all lanes once a second, or if the last call was long ago.
 void ProducerRoster::look_at_some() {
     const std::int64_t now = monotonic_ns();
     const bool told = peek(map().policy().removed) != 0;

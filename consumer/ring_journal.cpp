@@ -22,7 +22,7 @@ Result<void> RingJournal::recover_spill_tail(const RingMap& map) {
         if (auto set = set_spill_tail(map, tail); !set) return set;
     }
     FAULT_POINT("spill.after_tail_again");
-    // The journal is replayed once the lanes are recovered; that needs this word no more.
+    // The journal is replayed later, once the lanes are recovered, and without this word.
     store_release(control_->journal_spill_tail, std::uint64_t{0});
     return {};
 }

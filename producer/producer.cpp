@@ -35,7 +35,7 @@ std::string_view name(Push push) {
 namespace {
 
 constexpr std::int64_t look_ns = 1'000'000'000;  // between checks of the ring's name
-constexpr std::int64_t pause_ns = 5'000'000;     // between records, after which we check
+constexpr std::int64_t pause_ns = 5'000'000;     // between records: after it the name is checked
 constexpr std::uint64_t bytes_most = std::uint64_t{1} << 48;  // declared sizes are untrusted
 constexpr std::uint64_t prefetch_max = 48 * line_bytes;  // longer runs the CPU prefetches itself
 
@@ -138,7 +138,7 @@ Push Producer::Impl::check_shown() {
     return check_ring();
 }
 
-// Shows our demand to the stash, which makes room for it, and which sees when all producers wait.
+// Shows our demand to the stash, which makes room for it, and sees when all producers wait.
 // After a timeout the demand stays shown until the next call, because a caller that cannot wait
 // retries.
 void Producer::Impl::wish(std::uint64_t room_bytes, std::uint64_t place_bytes) {
@@ -300,8 +300,8 @@ void Producer::Impl::commit(std::span<std::byte> payload, std::uint64_t record_b
     stats.bytes += frame.bytes;
 }
 
-// The consumer read the memory of the next record a lap ago and has it in its cache: a store to
-// each line has to fetch it from there. Prefetches the first lines of a next record of the same
+// The consumer read the memory of the next record a lap ago, and has it in its cache: a store to a
+// line has to fetch the line from there. Prefetches the first lines of a next record of the same
 // length, while the caller composes the next draft.
 void Producer::Impl::prefetch_next(std::uint64_t bytes) const {
     const std::uint64_t from = writer->offset();

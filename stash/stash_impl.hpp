@@ -71,7 +71,7 @@ struct Stash::Impl {
     Poll wait(Deadline until);
     struct Decided {
         bool cut;
-        bool looked;  // (for waiting producers): nothing is left to read or move
+        bool looked;  // for waiting producers: nothing is left to read or move
     };
     [[nodiscard]] Decided decide(std::int64_t now_ns, bool blocked, bool changed);
     [[nodiscard]] bool cut_rest(std::int64_t now_ns);

@@ -99,7 +99,7 @@ Json bounds_json(const std::vector<MemoryBound>& bounds) {
     return all;
 }
 
-// Not forced: a ring that is used by now stays.
+// Not forced: a ring that has come into use meanwhile stays.
 Result<void> remove_leftover(const RingDiagnosis& diagnosis) {
     if (!diagnosis.orphaned) return remove_ring(diagnosis.name, false);
     remove_orphaned_rings();
@@ -114,7 +114,7 @@ std::string memory_text(const SharedMemorySpace& space, const std::vector<Memory
     if (!bounds.empty() && bounds.front().name != "/dev/shm") {
         text += "least memory: " + bound_text(bounds.front()) + "\n";
     }
-    for (const MemoryBound& bound : bounds) {  // of a length, if there is one
+    for (const MemoryBound& bound : bounds) {  // limits on lengths
         const bool is_limit = bound.kind == MemoryBound::Kind::object_length ||
                               bound.kind == MemoryBound::Kind::address_space;
         if (is_limit) text += bound_text(bound) + "\n";

@@ -112,7 +112,7 @@ class TrainRun {
     bool given_back_ = false;  // the interrupt came while a batch was leased
 };
 
-// Reads until there is a batch, or nothing more.
+// Waits for a batch, up to `wait_ns`, and reports events. False: there is no batch.
 bool TrainRun::next(std::int64_t wait_ns) {
     const std::uint64_t before = stash_->account().accepted.records;
     const std::int64_t began_ns = monotonic_ns();
@@ -127,7 +127,8 @@ bool TrainRun::next(std::int64_t wait_ns) {
     return got == NextBatch::batch;
 }
 
-// The work of a trainer: reads every byte, takes its time, and acknowledges. False: no more of it.
+// The work of a trainer: reads every byte, takes its time, and acknowledges. False: it has failed,
+// or was interrupted and has given the batch back.
 bool TrainRun::train() {
     const std::int64_t until_ns = monotonic_ns() + options_->train.train_ms * 1'000'000;
     while (!interrupted() && monotonic_ns() < until_ns) {
@@ -215,7 +216,7 @@ Reason TrainRun::loop() {
         options_->idle_ms > 0 ? std::min(slice_ns, options_->idle_ms * 1'000'000) : slice_ns;
     while (!interrupted()) {
         if (const auto reason = enough()) return *reason;
-        // Checked before everything is read: so their last records are read, too.
+        // Checked before the records are read, so that the producers' last records are read, too.
         const bool gone = options_->until_closed && all_gone(received_by(*stash_), *options_);
         const bool wait = !gone || deadline_comes();
         if (next(wait ? wait_ns : 0)) {
@@ -259,8 +260,9 @@ void TrainRun::tell_no_progress() {
                      waiting.empty() ? "; all are complete, but too few for a batch" : waiting));
 }
 
-// Producers of which many records were dropped as known: two that generate the same keys, or a run
-// that sends earlier records again. During the run only in numbers that a few retries do not reach.
+// Reports producers of which many records were dropped as known: two of them generate the same
+// keys, or a run sends earlier records again. During the run it reports only numbers that a few
+// retries do not reach.
 void TrainRun::tell_repeats(bool at_end) {
     constexpr std::int64_t period_ns = 500'000'000;
     constexpr std::uint64_t many = 64;
@@ -310,7 +312,7 @@ int TrainRun::go() {
     report(reason);
     if (problem_) return fail(*problem_);
     const StashAccount account = stash_->account();
-    // In the ring of a demo nothing stays.
+    // A demo removes its ring, records included.
     if (account.held.records != 0 && options_->parent == 0) {
         note(fmt::format("{} ({}) left in the ring",
                          counted(stash_->open_groups(), "incomplete group"),

@@ -24,8 +24,8 @@ enum class Layout {
     list,    // as elements of one list
 };
 
-// From the text up to the end of its first line that is not blank. `list_is_one`: a list on a line
-// of its own is one value (a batch of Atropos), and not a list of records.
+// The layout, from the text up to the end of its first line that is not blank. `list_is_one`: a
+// list on a line of its own is one value (a batch of Atropos), and not a list of records.
 Layout layout_of(std::string_view first_line, bool list_is_one);
 
 }  // namespace rollring::cli

@@ -1,7 +1,7 @@
 #pragma once
 // The log of records carried from a source ring, in memory that outlives the process (a mapped
-// file): the end of each of its lanes, and the records sent since that was stored, by their
-// positions in the destination's lane.
+// file). It has, for each lane of the source, the end of the records sent; and the records sent
+// since that end was stored, by their positions in the destination's lane.
 //
 // A record is logged after it was put into the lane and before it is visible there. So a successor,
 // which knows where the lane ends, knows the sent records: each is sent once.
@@ -26,8 +26,8 @@ class Carried {
             std::uint32_t lanes);
 
     // Call it first: records logged below `end` of the destination's lane were sent. Returns the
-    // places that are still taken. In another lane than a predecessor's the last records of the
-    // predecessor are unknown, and are sent again: a stash drops duplicates.
+    // places that are still taken. If the lane is not the predecessor's, the predecessor's last
+    // records are unknown and are sent again: a stash drops duplicates.
     std::vector<Places::Place> recover(std::uint32_t lane, std::uint64_t end);
     // The ring into which all records go.
     [[nodiscard]] std::uint64_t destination() const;
@@ -35,7 +35,8 @@ class Carried {
     [[nodiscard]] bool has(std::uint32_t lane, std::uint64_t position) const;
     [[nodiscard]] std::uint32_t lanes() const { return static_cast<std::uint32_t>(ends_.size()); }
     [[nodiscard]] bool is_full() const;
-    // The record at `position` of a source's lane is at `to`. Requires that the log is not full.
+    // Logs that the record at `position` of a source's lane was put at `to`. Requires that the log
+    // is not full.
     void note(std::uint32_t lane, std::uint64_t position, std::uint64_t to);
     // Every logged record is visible.
     void settle();

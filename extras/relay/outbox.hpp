@@ -2,7 +2,7 @@
 // The records that a forwarder takes out of a ring of its node, as parcels. A record stays in its
 // lane until the other node has it; a forwarder that dies leaves it to its successor.
 //
-// An outbox has the ring's only Consumer, and its thread and process safety.
+// An outbox has the ring's only Consumer, with the same thread and process safety.
 
 #include <cstdint>
 #include <deque>
@@ -30,8 +30,8 @@ struct Parcel {
 
 class Outbox {
   public:
-    // The ring exists. `places`: the number of groups that its producers may have open at once from
-    // the start.
+    // Requires that the ring exists. `places`: the number of groups that its producers may have
+    // open at once from the start.
     static Result<Outbox> open(std::string_view ring, std::optional<std::uint64_t> places);
 
     // Waits for a record, then collects until the parcel has `bytes`, or until `linger_ns` have
@@ -41,7 +41,7 @@ class Outbox {
     // Releases that many of the collected records, the oldest first. Their spans are invalid then.
     void release(std::uint64_t records);
 
-    // A group counts until its first record is released.
+    // Bounds the open groups of producers. A group counts until its first record is released.
     void bound_groups(std::uint64_t places);
     [[nodiscard]] std::uint64_t announced_groups() const;
     // (lane, epoch) of producers that ended since the previous call.

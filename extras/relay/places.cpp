@@ -39,8 +39,8 @@ void Places::add(const Place& place) {
     found_[place.key] = number;
 }
 
-// If the process dies in between, the worker keeps a place of a group that will never come; the
-// place is returned when the worker goes.
+// If the process dies between these stores, the worker keeps a place of a group that will never
+// come; the place is returned when the worker goes.
 void Places::pass(const GroupKey& from, const GroupKey& to, std::uint64_t worker) {
     auto moved = found_.extract(from);
     if (moved.empty()) return;

@@ -6,9 +6,9 @@
 //   waiting -> taken         a worker takes it
 //   taken -> free            that worker is done
 //   taken -> waiting         that worker returns it, or a process that sees the worker's death
-//   taken -> given_up        the same, and it has been begun too often
-//   waiting, given_up -> free   the board withdraws it, or has told that it was given up
-//   taken -> taken, withdrawn   the board withdraws it: it is free when its worker lets go
+//   taken -> given_up        the same, if it was begun too often
+//   waiting, given_up -> free   the board withdraws it, or has reported it as given up
+//   taken -> taken, withdrawn   the board withdraws it: it becomes free when its worker lets go
 
 #include <cstdint>
 

@@ -63,7 +63,7 @@ std::optional<RequestState> state_of(const Word& word) {
     return std::nullopt;  // free, or a damaged word
 }
 
-// The worker's name; counts the request for it.
+// Returns the worker's name, and counts the request for that worker.
 std::string tell_worker(RequestsStat& stat, std::uint32_t seat, std::int64_t since_ns) {
     if (seat >= stat.workers.size()) return fmt::format("(seat {})", seat);
     RequestWorkerStat& worker = stat.workers[seat];

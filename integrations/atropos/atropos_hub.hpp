@@ -31,7 +31,7 @@ namespace rollring::cli {
 struct AtroposHubOptions {
     std::string ring;
     std::string state_path;
-    std::int64_t hold_ms = 240'000;  // below the 5 minutes that their client waits for an answer
+    std::int64_t hold_ms = 240'000;  // below the 5 minutes that Atropos' client waits for an answer
 };
 
 class AtroposHub {
@@ -41,9 +41,9 @@ class AtroposHub {
     [[nodiscard]] const Schema& schema() const { return lanes_->schema(); }
     [[nodiscard]] const std::string& ring() const { return options_.ring; }
 
-    // The members of one group; `id` from next_id(), in each one's meta.visit. Waits while the
-    // ring is full. `buffered`: the sequences kept back if the group differs from the announced
-    // size.
+    // Posts the members of one group, each with a number of next_id() in its meta.visit. Waits
+    // while the ring is full. `buffered`: the sequences kept back if the group differs from the
+    // announced size.
     struct Posted {
         LaneSend sent;
         std::optional<std::uint64_t> buffered = {};

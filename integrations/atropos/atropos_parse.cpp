@@ -273,7 +273,7 @@ void GroupReader::read(std::span<ParsedRecord> records, const std::string& made_
     meta.group_size = size != nullptr ? integer_to(group_size_max, "group_size", *size) : 0;
 }
 
-// The groups of a line; `listed` if it is a list of them.
+// The groups of a line. `listed`: whether the line is a list of groups.
 std::vector<JsonValue> groups_of(JsonValue line, bool& listed) {
     std::vector<JsonValue> groups;
     JsonValue list = line;

@@ -84,8 +84,8 @@ LaneSend LanePool::push(Lane& lane, std::span<const Draft> group, Deadline deadl
                         const std::function<bool()>& gone, std::string& problem) {
     const std::scoped_lock lock(lane.mutex);
     for (std::size_t i = 0; i < group.size(); i++) {
-        // The first record waits for a credit of the stash, too. A group that was begun is sent to
-        // its end, even if the client hangs up: the stash waits for it.
+        // The first record waits for a credit of the stash, too. Once begun, a group is sent to its
+        // end, even if the client hangs up: the stash waits for the rest.
         Push pushed = Push::timed_out;
         while (pushed == Push::timed_out) {
             pushed = lane.producer.push_later(group[i], Deadline::after_ms(slice_ms));

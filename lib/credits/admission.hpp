@@ -10,10 +10,10 @@
 //           claim included                                                     <= room_bytes
 //
 // Each number has one writer, so nothing needs repair when one of them dies: the announcements of a
-// lane are written off when it is retired. Two producers may both see the last place: the number of
-// groups may be exceeded by one group per producer. Bytes may not: a claim is stored first and
-// counted afterwards, so that of two that do not fit together at least one sees the other, and
-// withdraws.
+// lane are written off when it is retired. Two producers may both see the last place: the bound on
+// groups may be exceeded by one group per producer. The bound on bytes is never exceeded: a claim
+// is stored first and counted afterwards, so that of two claims that do not fit together at least
+// one sees the other, and is withdrawn.
 //
 // docs/progress.md defines a claim, and explains why a run cannot stand still.
 
@@ -39,19 +39,19 @@ class Admission {
 
     explicit Admission(const RingMap& map) : map_(&map), control_(&map.control()) {}
 
-    // A stash is there, or was, or may come, so producers must ask. A consumer without one lifts
-    // the bound.
+    // Whether producers must ask: a stash reads the ring, has read it, or may still come. A plain
+    // consumer lifts the bound.
     [[nodiscard]] bool active() const { return peek(control_->max_open_groups) != 0; }
 
     // Whether groups are announced of which no record was committed.
     [[nodiscard]] bool owes() const { return !announced_.empty(); }
 
-    // `go` for an open group; otherwise announces the group if there is a place.
+    // Answers `go` for an open group; otherwise announces the group if there is a place.
     Answer ask(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
     // The same for a place that a predecessor has taken: announces the group in any case.
     void inherit(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
-    // As `ask`, for a group of which only the need is known, and only while there is plenty: a
-    // place that is taken in advance is kept from all other producers.
+    // As `ask`, for a group of which only the need is known, and only while there is plenty: no
+    // other producer can use a place that is taken in advance.
     bool take_spare(const GroupKey& key, const GroupNeed& need, LaneOwner& owner);
     [[nodiscard]] bool has_plenty(std::uint32_t lines = 0) const;  // for a claim of this size
     // Turns the announcement of `from` into one of `to`. False, with no effect, if `to` needs no
@@ -73,7 +73,7 @@ class Admission {
     // Returns the place and the claim of an announced group of which no record was committed. False
     // if there is none.
     bool cancel(const GroupKey& key, LaneOwner& owner);
-    // Starts where the lane's earlier producers ended, by the consumer's word: their announcements
+    // Starts from the consumer's counts for this lane: later announcements of its earlier producers
     // are written off.
     void start(LaneOwner& owner, const ReaderEntry& reader) {
         sent_groups_ = opened_groups_ = peek(reader.groups_arrived);
@@ -119,8 +119,8 @@ class Admission {
     std::vector<Announced> announced_;  // and not sent yet
     std::uint64_t sent_groups_ = 0;
     std::uint32_t sent_lines_ = 0;
-    // Our words in the owner's page; stored again with each claim, because others may overwrite
-    // them.
+    // Our words in the owner's page; stored again with each claim, because other processes may
+    // overwrite them.
     std::uint64_t opened_groups_ = 0;
     std::uint32_t claimed_lines_ = 0;
     // Places and bytes that can be taken without counting again.

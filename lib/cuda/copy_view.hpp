@@ -1,6 +1,6 @@
 #pragma once
-// One warp copies a tile of a view: from a slot into a tensor, where the elements have an order of
-// their own on both sides. Read by nvcc, and by g++ for a test that simulates all lanes.
+// One warp copies a tile of a view from a slot into a tensor, with strides of their own on both
+// sides. Compiled by nvcc, and by g++ for a test that simulates all lanes.
 
 #include <cstdint>
 #include <cstring>
@@ -102,7 +102,7 @@ ROLLRING_DEVICE void find_units(const Layout& layout, const ViewTile& tile,
     }
 }
 
-// One unit per lane, of any row.
+// Each lane copies single units, of any row.
 template <class Unit>
 ROLLRING_DEVICE void copy_units(const ViewTile& tile, const Layout& layout, std::uint32_t lane) {
     ROLLRING_LOOP
@@ -140,7 +140,7 @@ ROLLRING_DEVICE void copy_view_units(const ViewTile& tile, const Layout& layout,
     }
 }
 
-// Long rows: copy(to, from, bytes) for each.
+// For long rows: calls copy(to, from, bytes) for the part of each row in the tile.
 template <class Copy>
 ROLLRING_DEVICE void copy_view_rows(const ViewTile& tile, const Layout& layout, const Copy& copy) {
     const std::uint32_t last = static_cast<std::uint32_t>(layout.dims) - 1;

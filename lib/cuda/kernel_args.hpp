@@ -14,18 +14,18 @@ inline constexpr unsigned dims_max = 6;
 
 struct alignas(16) DeviceJob {
     std::uint64_t tensor;         // contiguous: address of the piece; strided: of element 0
-    std::uint64_t slot_offset;    // multiple of 512; of a view any
+    std::uint64_t slot_offset;    // a multiple of 512; for a view any number
     std::uint64_t elements;       // of the piece
     std::uint64_t first_element;  // of the piece in the tensor; for strided jobs
-    std::uint32_t element_shift;  // log2 of the bytes of an element at the tensor's side, to 16
+    std::uint32_t element_shift;  // log2 of an element's bytes (at most 16) at the tensor's side
     std::uint32_t cast;           // device::Cast
     std::uint32_t layout;         // 0: contiguous; else one more than an index into layouts
     std::uint32_t view;           // not view_none: both sides are strided, and elements are units
 };
 static_assert(sizeof(DeviceJob) == 48);
 
-// A view is copied in units of 1 to 16 bytes that are aligned on both sides, each by a lane; or row
-// by row, each by a warp.
+// A view is copied in units of 1 to 16 bytes that are aligned on both sides, each unit by a lane;
+// or row by row, each row by a warp.
 enum View : std::uint32_t { view_none, view_units, view_rows };
 
 struct Layout {

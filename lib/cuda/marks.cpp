@@ -30,8 +30,8 @@ Result<CUevent> Marks::take_event() {
 
 Result<std::uint64_t> Marks::set(CUstream stream) {
     const std::scoped_lock lock(mutex_);
-    // Checks marks that no caller has asked for since: two at a time, because each costs about as
-    // much as this one; all of them if the oldest are not reached.
+    // Also checks older marks that no caller has asked for: two at a time, because each check costs
+    // about as much as setting a mark; all of them once many are open.
     constexpr std::size_t some = 8;
     constexpr std::size_t many = 64;
     if (open_.size() >= some && look(open_.begin())) look(open_.begin());

@@ -231,7 +231,7 @@ Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::u
         result =
             api.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(theirs.data()), sent, bytes, queue);
     }
-    // In any case: copies may be under way into memory that is about to be freed.
+    // Waits even after an error: copies may be under way into memory that is about to be freed.
     const CUresult waited = api.cuStreamSynchronize(queue);
     if (result == CUDA_SUCCESS) result = waited;
     if (result != CUDA_SUCCESS) {

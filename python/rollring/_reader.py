@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Share(Views):
-    """The sequences of a ticket, where they lie: everything that a `Batch` shows, of fewer.
+    """The sequences of a ticket, in place: everything that a `Batch` shows, of fewer sequences.
 
     The trainer's `Batch.ack` waits while a share is open, up to its timeout. As a context manager
     it is closed at the end of the block, after a last check. The trainer can still give the batch
-    back untrained, and another one can take its place: then `check` and `close` raise
+    back untrained, and another trainer can replace it: then `check` and `close` raise
     `StaleTicketError`, and data read since the last good check must not be used.
     """
 
@@ -32,7 +32,7 @@ class Share(Views):
 
     @property
     def rank(self) -> int:
-        """Whose share it is."""
+        """The rank that the share is for."""
         return self._core.rank
 
     @property
@@ -50,7 +50,7 @@ class Share(Views):
 
         Raises:
             StaleTicketError: It may not.
-            BusyError: A GPU that gathers from it has not done so within ten seconds.
+            BusyError: A GPU that gathers from it has not finished within ten seconds.
             DeviceError: That GPU failed.
             NotLeasedError: The share was closed.
         """
@@ -61,10 +61,10 @@ class Share(Views):
         """Check a last time, and release the share. A second call has no effect.
 
         Args:
-            later: If arrays over it are in use, let go as soon as the last one is gone.
+            later: If arrays over it are in use, release it as soon as the last one is gone.
 
         Raises:
-            StaleTicketError: As `check`. It is closed then, as it is if a GPU failed.
+            StaleTicketError: As `check`. The share is closed nevertheless, as after a GPU failure.
             BusyError: As `check`.
             DeviceError: As `check`.
             ViewsAliveError: Arrays over it are in use; the text names one.
@@ -111,18 +111,18 @@ class Share(Views):
 
 
 class Reader(Closes):
-    """Opens tickets of a ring's batches: `Batch.ticket`. Up to 256 for a ring, in any process.
+    """Opens tickets of a ring's batches (`Batch.ticket`). A ring has up to 256 readers.
 
-    Nothing is copied, and the ring is mapped to be read only. In a forked child it raises
-    `ForkedError`: each process opens its own.
+    Nothing is copied, and the ring is mapped read-only. In a forked child it raises `ForkedError`:
+    each process opens its own.
 
         share = rr.batches.Reader("run42").open(ticket)
         with share:
             ids = share.packed("token_ids")
 
     Args:
-        ring: Its name.
-        name: Shown to people, where the trainer waits for it; up to 39 bytes. Default: the
+        ring: Name of the ring.
+        name: Shown to people when the trainer waits for this reader; up to 39 bytes. Default: the
             program's.
         timeout: Seconds to wait for the ring to appear.
 
@@ -136,7 +136,7 @@ class Reader(Closes):
         self._core = _core.Reader(ring, name, timeout)
 
     def open(self, ticket: bytes) -> Share:
-        """The share that a ticket names. Up to eight at a time.
+        """The share that a ticket names. Up to eight shares are open at a time.
 
         Raises:
             StaleTicketError: Its batch was acknowledged or given back, or another trainer has the

@@ -39,7 +39,7 @@ class Sequence(_core.SequenceView):
 
     @property
     def image_list(self) -> list[Any]:
-        """The images of the record, as `Producer.push` was given them: arrays, or text.
+        """The images of the record, as they were passed to `Producer.push`: arrays, or text.
 
         An array that was pushed alone is the only element, and is not copied; the elements of a
         pushed list are copies. Bytes come as u8 arrays. Empty: the record has none.
@@ -79,7 +79,7 @@ class Member:
 
     Attributes:
         sequences: Its records.
-        advantage: Of the group's rewards; 0 without a reward.
+        advantage: Computed from the group's rewards; 0 without a reward.
         repetition_id: Assigned by the producer, else its index in the group.
     """
 
@@ -121,10 +121,10 @@ class Group:
     """The completions of one prompt, in the order of their repetition.
 
     Attributes:
-        size: Members asked for.
-        members: Those that came.
-        bad_rewards: Of its members, those whose reward is NaN or infinite.
-        unrewarded: Members without a reward: their advantage is 0.
+        size: Number of members that were requested.
+        members: The members that ship.
+        bad_rewards: Number of members whose reward is NaN or infinite.
+        unrewarded: Number of members without a reward: their advantage is 0.
     """
 
     __slots__ = ("bad_rewards", "members", "size", "unrewarded")

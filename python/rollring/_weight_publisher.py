@@ -27,8 +27,8 @@ class WeightTransaction(OneVersion):
     """A version on its way out of a trainer: from `WeightPublisher.begin`.
 
     As a context manager it sends the remaining tensors at the end of the block, and commits. After
-    an exception, or if that fails, or if it is dropped, the version is given up: engines go on with
-    the one before.
+    an exception or a failed commit, or if the transaction is dropped, the version is given up:
+    engines continue with the one before.
 
     Attributes:
         version: Its number.
@@ -50,16 +50,16 @@ class WeightTransaction(OneVersion):
         """Send one tensor, for trainers that gather layer by layer: in the order of the tensors.
 
         Args:
-            name: Of a tensor of the publisher.
-            tensor: Where its values lie, with the same dtype, shape, strides and device; None: in
-                the publisher's own tensor. On a GPU it is kept alive until it is copied; it may be
-                written again at once, in torch's current stream.
+            name: Name of a tensor of the publisher.
+            tensor: The values, with the same dtype, shape, strides and device; None: those of the
+                publisher's own tensor. On a GPU the tensor is kept alive until it is copied; it may
+                be written again at once, in torch's current stream.
             timeout: Seconds to wait for engines to free memory of the channel.
 
         Raises:
-            TimedOutError: They did not, and the text names one; it may be called again.
+            TimedOutError: Engines did not free it, and the text names one; call it again.
             InvalidArgumentError: Another tensor is next, or this one differs, or it is tied to
-                another one and lies elsewhere.
+                another one and has other memory.
             UnsupportedError: It has no memory of its own (a DTensor, say).
         """
         given, copied = self._source(name, tensor, timeout)
@@ -78,10 +78,10 @@ class WeightTransaction(OneVersion):
         self._at = max(self._at, self._publisher._order.get(name, -1) + 1)
 
     def put_all(self, timeout: float | None = None) -> None:
-        """Send all that was not put, from where it always lies, as `commit` would.
+        """Send all tensors that were not put, from their own memory, as `commit` would.
 
         Raises:
-            TimedOutError: Engines did not free memory of the channel; it may be called again.
+            TimedOutError: Engines did not free memory of the channel; call it again.
         """
         self._sent.check_open()
         publisher = self._publisher
@@ -108,8 +108,8 @@ class WeightTransaction(OneVersion):
             self._note_put(name)
 
     def _moved(self) -> dict[str, int]:
-        """Tensors that lie elsewhere than when the publisher was made, with their addresses now,
-        which are kept alive until the version is over.
+        """Tensors whose memory has moved since the publisher was made, with their addresses now.
+        They are kept alive until the version is over.
         """
         memory = self._publisher._memory
         moved = memory.moved()
@@ -146,15 +146,15 @@ class WeightTransaction(OneVersion):
             if gpu >= 0:  # values in host memory are copied before `put` returns
                 current = publisher._current_stream()
                 stream, copied = int(current.cuda_stream), self._sources.keep(kept, current)
-                # A tied tensor is known by its owner's address, which no other may get meanwhile.
+                # A tied tensor is known by its owner's address, which no other tensor may get.
                 copied = nothing if name in publisher._owners else copied
         return (name, address, timeout, stream), copied
 
     def wait_staged(self, timeout: float | None = None) -> None:
         """Send the remaining tensors, and wait until every engine has staged the version.
 
-        For publishers that hear from elsewhere whether the version counts. `commit` does not ask
-        engines again then: an engine that gives up its staged version nevertheless is `behind`.
+        For publishers that leave the decision to another system. `commit` does not ask engines
+        again afterwards: an engine that drops its staged version nevertheless is `behind`.
 
         Raises:
             TimedOutError: An engine, named in the text, has not staged it; call it again.
@@ -197,7 +197,7 @@ class WeightTransaction(OneVersion):
         return self.report
 
     def abort(self, why: str = "aborted by the trainer") -> None:
-        """Engines drop the version. Nothing, once it is over."""
+        """Give the version up: engines drop it. No effect once it is over."""
         if not self._over:
             self._sent.abort(as_utf8(why))
             self._finish()
@@ -235,29 +235,29 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     Before each version they are compared with the tensors given at first: a torch tensor whose
     ``data`` was exchanged is read from its new memory, and one with another shape or without memory
     is refused by name. Copies that ``state_dict()`` detached earlier keep their old values and look
-    valid: give parameters. Producers of the ring stamp rollouts with the version that was committed
-    last. Threads may share one: they take turns. In a forked child it raises `ForkedError`.
+    valid: pass parameters. Producers of the ring stamp rollouts with the version committed last.
+    Threads may share one: they take turns. In a forked child it raises `ForkedError`.
 
     Args:
         ring: Name of the ring that the channel belongs to.
         tensors: numpy arrays or torch tensors by name (``model.state_dict()``), all in host memory
             or all on one GPU. Those on torch's meta device are only described: each version's
             values are given to `WeightTransaction.put`.
-        device: torch's, where the values of tensors on the meta device will lie.
+        device: The torch device on which the values of tensors on the meta device will lie.
         publish_as: Dtypes by name: f32 may go out as bf16 or f16, rounded to nearest even.
         tied: Names of tensors that share the memory of an earlier one in every version, with the
-            name of that one: their bytes go once. One parameter under several names, and tied
-            tensors of a module's ``state_dict()``, are known to; all others are sent by themselves.
+            name of that one: their bytes are sent once. Not needed for one parameter under several
+            names and for a module's ``state_dict()``; any other tensor is sent by itself.
         name: For people.
-        rank: Of publishers that commit together, one a GPU.
-        ranks: How many they are.
-        memory: "automatic", "vmm", "legacy_ipc" or "host": where the slots lie.
+        rank: Rank among publishers that commit together, one per GPU.
+        ranks: The number of such publishers.
+        memory: Kind of memory of the slots: "automatic", "vmm", "legacy_ipc" or "host".
         allow_legacy_ipc: "automatic" may take it where vmm is refused.
-        slots: How many pieces of memory the channel has; 0: chosen.
-        slot_bytes: How large each is; 0: chosen.
-        checksums: Of every tensor's bytes, checked by engines.
-        subscribers_max: Engines at once.
-        handed_on: For relays: parts come from another channel, and tensors lie nowhere.
+        slots: Number of pieces of memory that the channel has; 0: chosen.
+        slot_bytes: Size of each piece; 0: chosen.
+        checksums: Send a checksum of every tensor's bytes, which engines check.
+        subscribers_max: Maximum number of engines at once.
+        handed_on: For relays: parts come from another channel, and tensors have no memory.
 
     Raises:
         RingNotFoundError: There is no such ring.
@@ -265,7 +265,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         UnsupportedError: A tensor, by name, cannot be sent: it has no memory of its own (a DTensor,
             a quantized or sparse one), other values than its memory shows, or a dtype without a
             name here.
-        InvalidArgumentError: A declared tie is none.
+        InvalidArgumentError: Tensors that are declared as tied are not.
         NoGpuError: The tensors lie on a GPU, and this build or machine has none.
     """
 
@@ -321,8 +321,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         """Open a version, larger than any before it in this ring.
 
         Raises:
-            StaleVersionError: The ring has had a version as high.
-            BusyError: Another one is open.
+            StaleVersionError: The ring has had this version or a higher one.
+            BusyError: Another version is open.
             InvalidArgumentError: All tensors are empty.
         """
         if self.payload_bytes == 0:
@@ -338,8 +338,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     def publish(self, version: int, timeout: float | None = None) -> dict[str, Any]:
         """Send the tensors as they are now, and wait until every engine has staged them.
 
-        Work that torch has queued on its current stream is waited for by the GPU. If this raises,
-        the version is given up: engines go on with the one before.
+        The GPU waits for work that torch has queued on its current stream. If this raises, the
+        version is given up: engines continue with the one before.
 
         Args:
             version: Larger than any before it in this ring.
@@ -352,20 +352,20 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         Raises:
             TimedOutError: An engine, named in the text, has not staged it in time.
             RejectedError: An engine could not take it; the text says which, and why.
-            StaleVersionError: The ring has had a version as high.
+            StaleVersionError: The ring has had this version or a higher one.
             VersionAbortedError: Another rank gave it up.
         """
         with self.begin(version) as transaction:
             return transaction.commit(timeout)
 
     async def publish_async(self, version: int, timeout: float | None = None) -> dict[str, Any]:
-        """As `publish`, for asyncio and uvloop. Cancelled, it gives the version up."""
+        """As `publish`, for asyncio and uvloop. Cancellation gives the version up."""
         async with self.begin(version) as transaction:
             return await transaction.commit_async(timeout)
 
     def resume(self, version: int) -> None:
-        """The tensors hold a version that was committed already, by a predecessor of this publisher
-        or elsewhere: `resend` sends it, and the ring has it once that is done.
+        """Declare that the tensors hold a version that was committed already, by a predecessor of
+        this publisher or elsewhere: `resend` then sends it, and the ring records it afterwards.
 
         Raises:
             StaleVersionError: The ring has a later one.
@@ -409,7 +409,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         """Wait until ``count`` engines serve the last committed version.
 
         Raises:
-            TimedOutError: Fewer do.
+            TimedOutError: Fewer engines serve it.
         """
         self._end.wait_live(count, timeout)
 
@@ -432,13 +432,13 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
 
     @property
     def committed_version(self) -> int:
-        """The last one of this publisher; -1: none yet."""
+        """The version that this publisher committed last; -1: none yet."""
         return self._end.committed_version()
 
     @property
     def next_version(self) -> int:
-        """The least that `begin` takes: above all that this ring has had, from whomever, and above
-        those that were begun here and given up.
+        """The smallest version that `begin` takes: above all versions that this ring has had from
+        any publisher, and above those that were begun here and given up.
         """
         ring: int = _core.ring_stat(self.ring)["policy_version"]
         return max(ring, self._begun) + 1

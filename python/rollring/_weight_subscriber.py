@@ -25,8 +25,8 @@ class WeightUpdate(OneVersion):
     """A version on its way into an engine.
 
     As a context manager it completes the remaining steps at the end of the block: `load`, `stage`,
-    `adopt`. After an exception, or if that fails, it is rejected, and the trainer is told why; so
-    is one that is dropped before it is adopted.
+    `adopt`. After an exception, or if a step fails, the version is rejected, with the reason; so is
+    a version that is dropped before it is adopted.
 
     Attributes:
         version: Its number.
@@ -34,7 +34,7 @@ class WeightUpdate(OneVersion):
     """
 
     def __init__(self, subscriber: WeightSubscriber) -> None:
-        self._over = True  # until there is one
+        self._over = True  # until there is a version
         self.subscriber = subscriber
         self.version = subscriber._end.taken()
         self._targets: list[Any] = []  # keeps the written tensors alive, until the version is over
@@ -44,12 +44,12 @@ class WeightUpdate(OneVersion):
         """Copy the version into the engine's tensors, as its parts come.
 
         Raises:
-            InvalidArgumentError: A tensor, by name, lies elsewhere than when the engine attached,
-                or has no memory: nothing was written, and the engine has to attach again.
-            TimedOutError: Not all came in time; it may be called again.
+            InvalidArgumentError: The memory of a tensor, by name, has moved since the engine
+                attached, or is gone: nothing was written, and the engine has to attach again.
+            TimedOutError: Not all parts came in time; call it again.
             VersionAbortedError: The trainer gave the version up.
             PeerGoneError: The trainer is gone.
-            ExpelledError: The trainer went on without this engine.
+            ExpelledError: The trainer continued without this engine.
             ChecksumError: Bytes of a tensor did not arrive as they were sent.
         """
         engine = self._loading()
@@ -77,16 +77,17 @@ class WeightUpdate(OneVersion):
         return engine
 
     def tensors(self, timeout: float | None = None) -> Iterator[tuple[str, Any]]:
-        """Instead of `load`, for engines that load by themselves: each tensor by its name.
+        """Yield each tensor with its name, for engines that load by themselves, instead of `load`.
 
-        They come as their parts do, each whole and the caller's own: numpy arrays, or torch tensors
-        where the subscriber has a ``device``. Tied tensors are one tensor under several names.
+        A tensor comes once its parts have come. It is complete and belongs to the caller: a numpy
+        array, or a torch tensor if the subscriber has a ``device``. Tied tensors are one tensor
+        under several names.
 
         Args:
-            timeout: Seconds for all of them.
+            timeout: Seconds for all tensors.
 
         Raises:
-            TimedOutError: Not all came in time: the version can only be rejected now.
+            TimedOutError: Not all tensors came in time: the version can only be rejected now.
             RollringError: As `load` does.
         """
         engine = self.subscriber
@@ -120,7 +121,7 @@ class WeightUpdate(OneVersion):
         self._loaded = True
 
     def stage(self, timeout: float | None = None) -> None:
-        """Say that the engine holds the whole version; the GPU is waited for."""
+        """Declare that the engine holds the complete version. Waits for the GPU first."""
         self.subscriber._end.stage(self.version, timeout)
         self._staged = True
 
@@ -131,10 +132,11 @@ class WeightUpdate(OneVersion):
         self._staged = True
 
     def adopt(self, timeout: float | None = None) -> None:
-        """Wait until all engines have it and the trainer committed it, and say that it is served.
+        """Wait until all engines have the version and the trainer has committed it, then declare
+        that this engine serves it.
 
         Raises:
-            TimedOutError: It is not committed yet; it may be called again.
+            TimedOutError: It is not committed yet; call it again.
             VersionAbortedError: It was given up.
         """
         self.subscriber._end.adopt(self.version, timeout)
@@ -192,7 +194,7 @@ class WeightUpdate(OneVersion):
 
 
 def _targets(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The tensors that are written, with the names of those that they belong to."""
+    """The tensors that are written, with the names of the tensors that they belong to."""
     for name, one in given.items():
         views = views_of(name, one)
         if views is None:
@@ -204,21 +206,21 @@ def _targets(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     """An engine's end: takes versions over into its own tensors.
 
-    Iterating it waits for versions; `PeerGoneError` ends that when the trainer is gone. Threads may
-    share one: they take turns. In a forked child it raises `ForkedError`.
+    Iteration waits for versions, and ends with `PeerGoneError` when the trainer is gone. Threads
+    may share one: they take turns. In a forked child it raises `ForkedError`.
 
     Args:
         ring: Name of the ring that the channel belongs to.
         into: The engine's tensors by name, which match the trainer's in name, dtype and shape, all
             in host memory or all on one GPU. They are kept alive. Instead of a tensor, a
             `WeightView` or a sequence of them takes parts of the trainer's tensor of that name,
-            each to a place of its own. None: the engine itself loads the tensors that
+            each into memory of its own. None: the engine itself loads the tensors that
             `WeightUpdate.tensors` yields.
-        device: Without ``into``, torch's device, where those lie; None: they are numpy arrays.
+        device: Without ``into``, the torch device of these tensors; None: they are numpy arrays.
         name: Unique on the channel: errors of the trainer name the engine by it.
-        rank: Which publisher; default: the one on the same GPU, or the only one.
+        rank: Rank of the publisher; default: the one on the same GPU, or the only one.
         in_place: False: the engine does not serve from ``into`` before a version is adopted, so
-            that one which fails leaves the old one whole.
+            that a version which fails leaves the old one intact.
         partial: ``into`` may lack tensors of the channel.
         held_version: The version that the engine serves already, from an earlier attachment; -1:
             none, as after a version that failed while it was loaded in place.
@@ -275,12 +277,12 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self._end = _core.WeightSubscriber(ring, described, options, timeout)
 
     def next(self, timeout: float | None = None) -> WeightUpdate:
-        """Wait for a version that this engine lacks. One that is under way is rejected.
+        """Wait for a version that this engine lacks. A version that is under way is rejected.
 
         Raises:
-            TimedOutError: None came in time.
+            TimedOutError: No version came in time.
             PeerGoneError: The trainer is gone: attach again.
-            ExpelledError: The trainer went on without this engine: attach again.
+            ExpelledError: The trainer continued without this engine: attach again.
         """
         self._end.next(timeout)
         return WeightUpdate(self)
@@ -291,21 +293,21 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         return WeightUpdate(self)
 
     def check_memory(self, tensors: Mapping[str, Any]) -> None:
-        """For engines that load by themselves: is the memory of these torch tensors still there?
-
-        `load` checks the memory that it writes by itself.
+        """Check that the memory of these torch tensors is still there, for engines that load by
+        themselves. `load` itself checks the memory that it writes.
 
         Raises:
-            ReleasedError: That of one, by name, is released or freed: nothing may be written there.
+            ReleasedError: The memory of a tensor, by name, is released or freed, and must not be
+                written.
         """
         self._end.check_memory(
             [(name, one.data_ptr(), one.nbytes) for name, one in tensors.items()]
         )
 
     def refuse(self, why: str) -> None:
-        """Tell the trainer that the engine takes no version now: asleep, for example.
+        """Tell the trainer that the engine takes no version now, because it sleeps, for example.
 
-        The version that is under way is rejected, also where `next` was not called for it.
+        The version that is under way is rejected, even if `next` was not called for it.
         """
         self._end.refuse(as_utf8(why))
 

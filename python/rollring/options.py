@@ -58,7 +58,7 @@ class RecordFields(TypedDict, total=False):
 
 class StashOptions(TypedDict, total=False):
     """Policies of a `Stash` beside its first options, as StashOptions of the C++ library has them;
-    spans are in seconds.
+    time spans are in seconds.
     """
 
     min_size: int

@@ -169,8 +169,9 @@ class PyProducer {
     }
 
   private:
-    // Any call that reserves room takes that of the last draft, whose arrays must be gone. Requires
-    // the lock; `problem` has the reason if the result is not Push::ok. None: arrays exist.
+    // Any call that reserves room takes over the room of the last draft, whose arrays must be gone.
+    // Requires the lock; `problem` has the reason if the result is not Push::ok. None: arrays
+    // exist.
     template <class Try>
     static std::optional<Push> once(SharedProducer& shared, std::string& problem, Deadline deadline,
                                     Try attempt) {
@@ -212,7 +213,7 @@ class PyProducer {
             : shared(std::move(of)), given(shared->schema, instance_id, fields) {
             given.check_versions();
         }
-        // In any thread, with or without the GIL. True: it is over.
+        // Runs in any thread, with or without the GIL. True: it is over.
         bool step(Deadline deadline) {
             return shared->turns.in_wait([&] {
                 answer = once(*shared, problem, deadline, [&](Producer& producer, Deadline until) {

@@ -1,8 +1,8 @@
 #pragma once
-// Text between Python and C++, in place of nanobind's own casters: a lone surrogate has no UTF-8,
-// and those then reject the call as a type error. These encode it in the three bytes that
-// ColumnInput writes for it, so that every call knows a record by the name under which push() sent
-// it, and so that C++ refuses a bad name by its own error.
+// Casters for text between Python and C++, in place of nanobind's own, which reject a lone
+// surrogate as a type error because it has no UTF-8. These casters encode it in the three bytes
+// that ColumnInput writes for it: every call then knows a record by the name under which push()
+// sent it, and C++ refuses a bad name with its own error.
 
 #include <nanobind/nanobind.h>
 

@@ -43,7 +43,7 @@ class Turns {
         return next.owns_lock() && now_.try_lock();
     }
     void unlock() { now_.unlock(); }
-    // For a slice of a wait: once no thread claims the turn.
+    // Takes the turn for a slice of a wait, once no thread claims it.
     void lock_for_wait() {
         {
             std::unique_lock claims(claims_mutex_);
@@ -101,7 +101,7 @@ class Turn {
     Turns& turns_;
 };
 
-// Seconds as Python gives them; None: no deadline.
+// From a timeout in seconds; None: no deadline.
 inline Deadline deadline_of(std::optional<double> timeout) {
     if (!timeout) return Deadline::never();
     if (!(*timeout > 0)) return Deadline::now();
@@ -135,8 +135,8 @@ auto in_turns(Turns& turns, Deadline deadline, Step step, decltype(step(deadline
         [&](const auto& answer) { return answer == waiting; });
 }
 
-// Opens by open(patience), which waits that long itself; retried while it fails with one of these
-// codes.
+// Calls open(patience), which itself waits that long, again while it fails with one of the codes in
+// `absent`.
 template <class Open>
 auto opened(Deadline deadline, std::initializer_list<Errc> absent, Open open) {
     return value_or_raise(in_slices(

@@ -19,7 +19,7 @@ class PyViews {
     explicit PyViews(std::shared_ptr<Lent> lent) : lent_(std::move(lent)) {}
 
     [[nodiscard]] bool leased() const { return lent_->leased(); }
-    // Each as the bytes of an array, for numpy.
+    // Each list as the bytes of an array, for numpy.
     nb::bytes rewards() { return array(shown().rewards()); }
     nb::bytes advantages() { return array(shown().advantages()); }
     nb::bytes cu_seqlens() { return array(shown().cu_seqlens()); }
@@ -29,10 +29,10 @@ class PyViews {
 
     std::size_t n_sequences() { return shown().sequences().size(); }
     std::size_t n_groups() { return shown().groups().size(); }
-    // (size, bad rewards, unrewarded, members), a member as (begin and end of its sequences,
-    // advantage, reward, repetition_id).
+    // A group is (size, bad rewards, unrewarded, members), a member is (begin and end of its
+    // sequences, advantage, reward, repetition_id).
     nb::list groups();
-    // Each is an instance of this class, which is derived from ours.
+    // Instances of `kind`, a class that is derived from ours.
     nb::list sequences(nb::handle kind);
     // Names of the per-token columns that every sequence has, in the schema's order.
     nb::list common_columns();
@@ -48,7 +48,7 @@ class PyViews {
                 std::optional<int> gpu, std::uintptr_t stream);
     // Registers the ring's lanes with the GPU.
     void prepare(int gpu);
-    // Work queued on the stream by now reads the batch, too.
+    // Declares that work queued on the stream so far reads the batch, too.
     void mark(int gpu, std::uintptr_t stream);
     // See Lent.
     bool wait_reads(double seconds) { return lent_->wait_reads(deadline_of(seconds)); }

@@ -53,7 +53,7 @@ class Waiter {
     std::thread thread_;  // from the first wait on
 };
 
-// The same, made when an event loop first asks for it. Requires the GIL.
+// A Waiter that is made when an event loop first asks for it. Requires the GIL.
 class LoopWaiter {
   public:
     int fd() {

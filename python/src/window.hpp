@@ -33,9 +33,9 @@ class Loan {
     [[nodiscard]] std::size_t windows() const { return windows_; }
 
   protected:
-    // `all`: counts the windows of several loans; lives as long as this one.
+    // `all`: counts the windows of several loans; it must outlive this loan.
     explicit Loan(std::atomic<std::size_t>* all = nullptr) : all_(all) {}
-    // The last window is gone. Requires the GIL; Python code must not run.
+    // Called when the last window is gone, with the GIL. Must not run Python code.
     virtual void on_free() {}
     // The contents of a window, only for an error's text.
     [[nodiscard]] virtual std::string name_of(std::uint16_t column, std::size_t item) const = 0;

@@ -102,8 +102,8 @@ void SharedRing::let_go(std::uint32_t place) {
     ring_plain(map_.share_bell());
 }
 
-// The swap comes after all reads of the share, and before the words are read that show its end: a
-// process that overwrites the share's memory has changed one of them long before.
+// The swap comes after all reads of the share, and before the reads of the words that show its end:
+// a process that overwrites the share's memory has changed one of these words long before.
 Result<void> SharedRing::check(const TicketHead& ticket, std::uint32_t place, bool begin) const {
     if (inherited()) {
         return refused(Errc::forked, "the share belongs to the parent process: open another one");

@@ -21,12 +21,12 @@ class MemoryDomain:
     """GPU memory of torch that is released, and taken back at the same addresses, by tag.
 
     For a trainer and an engine that share a GPU and use it in turns. Memory that torch allocates in
-    ``with domain.region(tag):`` lies under the tag. After `release` other processes can have the
+    ``with domain.region(tag):`` belongs to the tag. After `release` other processes can have the
     memory; after `resume` tensors, pointers and CUDA graphs are valid as before. In between they
     must not be used. Threads may share a domain. In a forked child it raises `ForkedError`.
 
     Args:
-        gpu: Its ordinal in this process; None: torch's current one.
+        gpu: Ordinal of the GPU in this process; None: torch's current one.
         chunk_bytes: The unit of physical memory, a multiple of 2 MiB, as a number or "512MiB".
 
     Raises:
@@ -96,16 +96,16 @@ class MemoryDomain:
         return pools[of]
 
     def release(self, *tags: str, keep: bool | Collection[str] = True) -> dict[str, Any]:
-        """Let go of the memory under the tags, once all work that the GPU has is done.
+        """Release the memory of the tags, once the GPU has done all its queued work.
 
         Args:
-            *tags: Of regions.
-            keep: Copy the contents to pinned host memory, and back with `resume`. False: they are
-                undefined after it: a KV cache, or weights that the next version brings. Or those
-                of the tags whose contents are kept.
+            *tags: Tags of regions.
+            keep: True: copy the contents to pinned host memory, and back with `resume`. False: the
+                contents are undefined after `resume`, which suits a KV cache, or weights that the
+                next version brings. Or a collection: the tags whose contents are kept.
 
         Returns:
-            "device_bytes" let go of, "copied_bytes", and "seconds".
+            The released "device_bytes", "copied_bytes", and "seconds".
 
         Raises:
             NotFoundError: There is no such tag.
@@ -139,8 +139,8 @@ class MemoryDomain:
 
         Args:
             tag: 1 to 63 bytes.
-            address: Where it is mapped, from the start of one chunk of physical memory.
-            nbytes: Of the whole chunk.
+            address: The address at which the start of one chunk of physical memory is mapped.
+            nbytes: Size of the whole chunk.
             handle: The address of the chunk's ``CUmemGenericAllocationHandle``, which follows: it
                 names the chunk that is mapped now, and is 0 while there is none.
 
@@ -153,7 +153,8 @@ class MemoryDomain:
     def disown(self, address: int) -> None:
         """End the loan of `adopt`: the memory stays as it is, mapped or not.
 
-        The owner may free it before, if the domain releases and resumes nothing in between.
+        The owner may free it before this call, if the domain releases and resumes nothing in
+        between.
 
         Raises:
             InvalidArgumentError: Nothing is lent there.
@@ -161,14 +162,14 @@ class MemoryDomain:
         self._core.disown(address)
 
     def kept(self, tensor: Any) -> Any:
-        """The contents of a tensor on the host, while its tag is released with them kept.
+        """The contents of a tensor on the host, while its tag is released and they are kept.
 
         Args:
-            tensor: A contiguous one, all of which was allocated under one tag.
+            tensor: A contiguous tensor, all of which was allocated under one tag.
 
         Returns:
-            A tensor on the CPU over the pinned memory itself, which is as it was until the tag is
-            resumed and must not be used after it; or None, if nothing is kept.
+            A tensor on the CPU over the pinned memory itself, which is valid until the tag is
+            resumed and must not be used afterwards; or None, if nothing is kept.
 
         Raises:
             InvalidArgumentError: The tensor is not contiguous.
@@ -212,7 +213,7 @@ class MemoryDomain:
 
 
 class _Pool:
-    """A pool of torch's: how it is entered, and what leaves it."""
+    """A pool of torch, which a thread enters and leaves; without `enter`, no pool."""
 
     def __init__(self, enter: Callable[[], AbstractContextManager[Any]] | None) -> None:
         self._enter = enter
@@ -239,7 +240,7 @@ _thread = _Thread()
 
 @contextlib.contextmanager
 def _only_pool(enter: Callable[[], AbstractContextManager[Any]] | None) -> Iterator[None]:
-    """The one pool that is entered in the block: torch would not choose the innermost of two."""
+    """Enter one pool alone in the block: of two pools, torch would not choose the innermost."""
     outer = _thread.pool
     inner = _Pool(enter)
     if outer is not None:
@@ -258,12 +259,12 @@ def _only_pool(enter: Callable[[], AbstractContextManager[Any]] | None) -> Itera
 
 
 def outside() -> AbstractContextManager[None]:
-    """Allocations of this thread in the block lie in no region, although one is open."""
+    """Allocations of this thread in the block belong to no region, even if one is open."""
     return _only_pool(None)
 
 
 def in_region() -> bool:
-    """Whether allocations of this thread lie in a region."""
+    """Whether allocations of this thread belong to a region."""
     return _thread.pool is not None and _thread.pool.is_region
 
 

@@ -29,10 +29,10 @@ from .codecs import Codec, OpaqueRecords, PlainCodec, TrajectoryCodec
 class RingQueue(Closes):
     """The contract of `multiprocessing.Queue` over a ring: any number of processes put, one gets.
 
-    It pickles by its name, to spawned processes and Ray actors alike, and works on in a forked
-    child. A process takes a lane of the ring where it puts first, and the ring's one seat where it
-    gets first; both are free again after `close` and when it ends. After the death of a process
-    that gets, the next one gets the remaining items.
+    It pickles by its name, to spawned processes and Ray actors alike, and still works in a forked
+    child. A process takes a lane of the ring with its first ``put``, and the ring's only seat for a
+    reader with its first ``get``; both are free again after `close`, and when the process ends.
+    After the death of a process that gets, the next one gets the remaining items.
 
     After `put` has returned, an item survives its process. An item that `get` has returned is
     never delivered again; a process that is killed within `get` may lose the one item that it was
@@ -41,18 +41,18 @@ class RingQueue(Closes):
     Args:
         maxsize: Maximum number of items in the queue; 0: limited by its lanes only. All processes
             that join a queue by its name must pass the same number.
-        name: Of the ring; joined if it is there, and made if not. It stays until it is removed
-            (`remove`). Default: a ring of its own, removed when its maker closes the queue or ends.
-            If the maker is killed, the next queue without a name of this user removes it, or
-            ``rollring doctor --fix``, once no process uses it.
+        name: Name of the ring, which is joined if it exists, and made otherwise. It stays until it
+            is removed (`remove`). Default: a ring of its own, removed when its maker closes the
+            queue or ends. If the maker is killed, the ring is removed once no process uses it, by
+            this user's next queue without a name or by ``rollring doctor --fix``.
         codec: Encodes items as records. Default: `PlainCodec`. Others: `TrajectoryCodec`,
             `PickleCodec`, or any object with ``encode`` and ``decode`` (see `Codec`).
         lanes: Maximum number of processes that put at the same time. Default: 64 for a new ring;
             an existing ring may have any number.
-        lane_bytes: Memory of each lane; 32 MiB likewise. An item must fit; `put` waits while the
-            lane is full.
+        lane_bytes: Memory of each lane; default: 32 MiB for a new ring. An item must fit; `put`
+            waits while the lane is full.
         columns: As for `create`, for trajectories.
-        timeout: Seconds to wait for a free lane, in a ``put`` that has no time of its own.
+        timeout: Seconds to wait for a free lane, in a ``put`` that has no timeout of its own.
 
     Raises:
         BusyError: From `get`: another process gets. From `put`: no lane became free.
@@ -102,14 +102,16 @@ class RingQueue(Closes):
         _queues.add(self)
 
     def _detach(self) -> None:
-        """Touches nothing of another process: this object's parts are inert here."""
+        """Start without a lane and a seat. In a forked child the parent's are inert; this leaves
+        them as they are.
+        """
         self._producer: Producer | None = None
         self._consumer: _core.Consumer | None = None
         self._attaching = threading.Lock()
         self._getting = TaskTurns()
 
     def _putter(self, timeout: float | None) -> Producer:
-        """Its producer, once a lane is free: within the caller's time, where there is one."""
+        """Its producer, once a lane is free: within the caller's timeout, if there is one."""
         if self._producer is None:
             with self._attaching:
                 self._check_open()
@@ -210,9 +212,7 @@ class RingQueue(Closes):
         return self._records.from_record(taken)
 
     async def aget(self, timeout: float | None = None) -> Any:
-        """As `get`, for asyncio and uvloop. Tasks take turns; one that is cancelled takes nothing
-        with it.
-        """
+        """As `get`, for asyncio and uvloop. Tasks take turns; a cancelled one loses no item."""
         self._check_open()
         try:
             async with self._getting.within(timeout) as turn:
@@ -246,15 +246,15 @@ class RingQueue(Closes):
         )
 
     def empty(self) -> bool:
-        """Whether there is nothing to get. Unlike all else, a queue that was closed before this
-        process used it may be asked, as multiprocessing's: its tests do so.
+        """Whether there is nothing to get. Unlike all other methods, it works on a queue that was
+        closed before this process used it, as that of multiprocessing does: its tests call it so.
         """
         if self._closed and not self._used:
             return self._remove is not None or self._count() == 0
         return self.qsize() == 0
 
     def full(self) -> bool:
-        """Whether there are ``maxsize`` items. A lane that has no room for one is not told so."""
+        """Whether there are ``maxsize`` items. It does not report a lane that has no room."""
         return self.qsize() >= self.maxsize > 0
 
     def close(self) -> None:
@@ -297,8 +297,8 @@ class RingQueue(Closes):
 
 
 def _removal(ring: _core.OwnedRing) -> Callable[[], object]:
-    """As multiprocessing's own: at the end of this process at the latest, and of no forked child,
-    when its children are joined.
+    """Removes the ring as multiprocessing removes its own objects: at the end of this process at
+    the latest, after its children are joined, and never at the end of a forked child.
     """
     from multiprocessing.util import Finalize
 

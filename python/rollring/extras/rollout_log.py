@@ -1,8 +1,8 @@
-"""A run's rollouts in the dashboard that a training run has: wandb, trackio, TensorBoard, MLflow.
+"""Logs a run's rollouts to the dashboard of its training: wandb, trackio, TensorBoard, MLflow.
 
     rr.log(stash, wandb.run)
 
-No module of them is imported here: a destination is known by its methods.
+None of these modules is imported here: a destination is known by its methods.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class _Mlflow:
 
 
 class _Trainer:
-    """Of transformers, and TRL's: the dashboards of its ``report_to``. Its own ``log`` would end
-    the averages of TRL that are not complete.
+    """A trainer of transformers or TRL: the dashboards of its ``report_to``. The trainer's own
+    ``log`` would end averages of TRL before they are complete.
     """
 
     tables = False
@@ -262,7 +262,7 @@ class RolloutLog:
         self._guard = threading.RLock()  # threads may read a stash by turns
 
     def flush(self) -> None:
-        """Report the batches since the last report, be they less than ``every``."""
+        """Report the batches since the last report, even if they are fewer than ``every``."""
         with self._guard:
             self._or_told(self, self._report)
 
@@ -366,20 +366,20 @@ def log(
     """Log the rollouts of each batch that a stash returns, where the training run is logged.
 
     A destination or a tokenizer that fails is reported once, at WARNING, and the training
-    continues; one that hangs holds the trainer up, as reports are made within `Stash.next`. The
-    step of a report counts the batches that were delivered, from the one behind the last
-    acknowledged step. docs/watching.md lists the metrics.
+    continues; one that hangs holds the trainer up, because reports are made within `Stash.next`.
+    The step of a report counts delivered batches, beginning after the last acknowledged step.
+    docs/watching.md lists the metrics.
 
     Args:
-        stash: Before its first `Stash.next`; threads as for it.
+        stash: The stash, before its first `Stash.next`; the rules for threads are those of it.
         to: A run of wandb or trackio (or either module), a ``SummaryWriter``, the module mlflow, a
             trainer of transformers or TRL (for the dashboards of its ``report_to``, at its own
-            steps), a function of ``(values, step)``, or a list of such.
-        every: Batches for each report.
+            steps), a function of ``(values, step)``, or a list of these.
+        every: Number of batches in each report.
         samples: Completions in a table of samples; 0: no table. A trainer and a function get none.
         samples_every: Batches from one table to the next.
         tokenizer: Decodes the samples' last 4,096 tokens (its ``decode``); None: token ids.
-        prefix: Of the names.
+        prefix: Prefix of the metrics' names.
 
     Raises:
         TypeError: There is no way to log to ``to``.

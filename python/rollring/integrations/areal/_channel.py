@@ -1,4 +1,4 @@
-"""The names and numbers that both ends of a colocated update derive alike, without a message."""
+"""Names and numbers that both ends of a colocated update derive in one way, without a message."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...errors import RollringError, StaleVersionError
 from ...stat import stat_weights
 from ._settings import as_name
 
-# A version of AReaL's may be sent again: its gateway does so after a failure, and a caller may give
-# each update the same number (0 is the default). A channel's versions only grow.
+# AReaL may send one of its versions again: its gateway does so after a failure, and a caller may
+# give each update the same number (0 is the default). A channel's versions only grow.
 ATTEMPTS = 1_000_000
 
 
@@ -19,23 +19,23 @@ class Pair(NamedTuple):
     """A trainer and its engines, of one `connect` of AReaL's gateway."""
 
     ring: str
-    engines: int  # that attach, all ranks of all of them
+    engines: int  # that attach, counted by ranks
     publishers: int
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Pair:
-        """Of the arguments of `init_colocate_weight_update`.
+        """The pair of these arguments of `init_colocate_weight_update`.
 
-        Each rank of the trainer sends to the engine on its GPU, where there are as many of both;
-        else the first one sends to all.
+        Each rank of the trainer sends to the engine on its GPU if there are as many of both; else
+        the first rank sends to all engines.
         """
         engines, ranks = told["infer_world_size"], told["train_world_size"]
-        # The gateway chooses a port for each connect, by which one differs from the next.
+        # The gateway chooses a port for each connect, which tells one connect from the next.
         ring = as_name("areal", told["pair_name"], told["master_port"])
         return cls(ring, engines, ranks if ranks == engines else 1)
 
     def remove_old(self) -> None:
-        """The rings of trainers that were killed: of this connect, and of this pair's before it."""
+        """Remove the rings that killed trainers left, of this connect and of earlier ones."""
         remove(self.ring, force=True, missing_ok=True)
         before = re.compile(re.escape(self.ring.rpartition("-")[0]) + r"-\d+")
         for ring in rings():
@@ -51,10 +51,11 @@ def _has_publisher(ring: str) -> bool:
 
 
 def channel_version(version: int, least: int) -> int:
-    """The version of the channel by which one of AReaL's goes out.
+    """The version of the channel under which a version of AReaL's is sent.
 
     Args:
-        least: That the channel takes.
+        version: AReaL's.
+        least: The smallest version that the channel takes.
 
     Raises:
         StaleVersionError: The channel has had a later one.
