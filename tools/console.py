@@ -10,7 +10,7 @@ NESTED = {"ROLLRING_TOOL": "nested"}  # in the environment of a tool that a tool
 
 
 def say(text: str) -> None:
-    """Our own words go to stderr: the output of a program, for a pipe, stays clean."""
+    """Prints a message of a tool on stderr, so that a program's output stays clean in a pipe."""
     print(f"== {text}", file=sys.stderr, flush=True)
 
 
@@ -20,7 +20,7 @@ def die(text: str) -> NoReturn:
 
 
 def no_input() -> None:
-    """Tests do not wait for a terminal."""
+    """Replaces stdin, so that tests do not wait for a terminal."""
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
 
@@ -37,6 +37,6 @@ def interruptible(main: Callable[[list[str]], int]) -> NoReturn:
 
 
 def ended(main: Callable[[list[str]], int]) -> NoReturn:
-    """The same of a tool that runs in the root of the tree."""
+    """The same for a tool that runs in the root of the tree."""
     os.chdir(ROOT)
     interruptible(main)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""./dev docs: the site, by mkdocs in an environment of its own. A broken link ends it."""
+"""./dev docs: builds the site, by mkdocs in its own environment. A broken link is an error."""
 import os
 import subprocess
 import sys

@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""./dev grpo: the live run, in the environment that its tests have, with the package built into it
-as the tree is now.
+"""./dev grpo: the live run, in the environment of its tests, with the package built from this tree.
 
     grpo.py CALLER ARGS...    CALLER: the directory in which relative paths are the user's
 """

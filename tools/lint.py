@@ -28,7 +28,7 @@ FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
 
 
 class Unknown(Exception):
-    """A file that no list has."""
+    """A file that is in no list."""
 
 
 def say(text: str) -> None:
@@ -36,7 +36,7 @@ def say(text: str) -> None:
 
 
 def listed(*kinds: str) -> list[str]:
-    """Tracked and new files alike, as far as they exist."""
+    """Tracked and new files of these kinds, as far as they exist."""
     command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard"]
     out = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     return [path for path in sorted(set(out.decode().split("\0")) - {""})
@@ -52,7 +52,7 @@ def arguments_of(entry: dict) -> list[str]:
 
 
 def with_flags_of(entry: dict, path: str) -> dict:
-    """How `path` is compiled if it is compiled like the file of `entry`."""
+    """The compile command of `path`, with the flags of the file of `entry`."""
     own = entry["file"]
     arguments = [str(ROOT / path) if one == own else one for one in arguments_of(entry)]
     return {"directory": entry["directory"], "file": str(ROOT / path), "arguments": arguments}
@@ -87,7 +87,7 @@ def has_header(compiler: str, name: str) -> bool:
 
 
 def checkable(paths: list[str], database: list[dict], compiler: str) -> Iterator[str]:
-    """Without those whose headers are not here, which are named."""
+    """The paths whose headers are installed; names the others."""
     compiled = {path_of(entry) for entry in database}
     for path in paths:
         needs = next((name for glob, name in NEEDS.items() if fnmatch(path, glob)), None)

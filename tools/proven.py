@@ -14,7 +14,7 @@ WIDTH = 100
 
 
 def rows(page: str) -> list[dict[str, str]]:
-    """By the names of the columns, without links and marks of code."""
+    """Rows of the table by the names of its columns, without links and code marks."""
     lines = [line for line in page.split("\n") if line.startswith("| ")]
     names, _, *found = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(names, map(plain, cells), strict=True)) for cells in found]

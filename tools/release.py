@@ -13,7 +13,7 @@ from console import interruptible
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGELOG = ROOT / "CHANGELOG.md"
-# Where the version is written; the Python package has it from meson.build.
+# The files that contain the version; the Python package takes it from meson.build.
 WRITTEN = {
     "meson.build": r"\bversion: '([^']+)'",
     "include/rollring/version.hpp": r'#define ROLLRING_VERSION "([^"]+)"',

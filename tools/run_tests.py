@@ -24,13 +24,13 @@ LEFT_OUT = {
 
 
 def test_plain(run: Run, suites: list[str]) -> None:
-    """Some of its tests compute and some wait: three for two cores."""
+    """Runs three tests for two cores, because some compute and some wait."""
     cores = os.cpu_count() or 1
     run.meson("build", suites, 4, RELEASE, MESON_TESTTHREADS=str(cores + (cores + 1) // 2))
 
 
 def clang_files(clang: str) -> list[str]:
-    """Meson's options for a build with clang: 19, which we develop with, or another one."""
+    """Meson's options for a build with clang: version 19, the developers' own, or another one."""
     files = ["--native-file", "tests/profiles/asan.ini"]
     if clang != "19":
         os.makedirs(".cache", exist_ok=True)

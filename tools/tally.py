@@ -5,7 +5,7 @@ passed, N failed`.
 usage: tally.py [--problem TEXT ...] -- LOG ...     results as Meson's testlog.json has them
        tally.py --sum FILE                          of several runs
 
-With ROLLRING_TALLY=FILE the count is added to FILE in place of the last line: a run of several
+With ROLLRING_TALLY=FILE the count is added to FILE, and no last line is printed: a run of several
 commands has one count, at its end.
 """
 import json
@@ -20,7 +20,7 @@ def results_of(path: str) -> list[dict]:
 
 
 def reason_of(test: dict) -> str:
-    """Why a test skipped itself: its last line."""
+    """The reason for which a test skipped itself: its last line."""
     said = f"{test.get('stderr') or ''}\n{test.get('stdout') or ''}".split("\n")
     lines = [line.strip() for line in said if line.strip()]
     return lines[-1].removeprefix("skipped: ") if lines else "it does not say why"
@@ -56,7 +56,8 @@ def last_line(counted: dict) -> str:
 
 
 def conclude(counted: dict, whole: bool = False) -> int:
-    """Prints the count, or adds it to that of a run of several commands; the exit status."""
+    """Prints the count, or adds it to that of a run of several commands. Returns the exit
+    status."""
     for skip in counted.get("skips", []):  # a run of whole commands gives only their number
         print(f"SKIPPED {skip}")
     for failure in counted["failures"]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""./dev test --frameworks: tests with torch, TRL and the like themselves, each framework in an
-environment of its own, with rollring from a wheel. The table of proven versions is at the end.
+"""./dev test --frameworks: tests with the real torch, TRL and other frameworks, each in an
+environment of its own, with rollring from a wheel. Prints the table of proven versions at the end.
 
     test_frameworks.py [--long] NAME...
 """
@@ -20,7 +20,7 @@ PLACES = Path(".cache/frameworks")
 
 
 def facts(what: str, name: str) -> list[str]:
-    """Of python/frameworks.py, which says what a framework needs."""
+    """The answer of python/frameworks.py, which knows the needs of each framework."""
     return subprocess.run([sys.executable, "python/frameworks.py", what, name], text=True,
                           stdout=subprocess.PIPE, check=True).stdout.split()
 
@@ -30,7 +30,7 @@ def installed(name: str, python: str) -> bool:
 
 
 def python_for(numbers: list[str]) -> tuple[str, str] | None:
-    """The first of these CPythons that is here: its number and its program."""
+    """The first of these CPythons that is installed: its number and its program."""
     return next(((number, found) for number in numbers if (found := find_python(number))), None)
 
 
@@ -41,7 +41,7 @@ class Frameworks:
         self._wheels: dict[str, Path | None] = {}  # of rollring, by CPython
 
     def skip(self, name: str, reason: str) -> None:
-        """A line of the count."""
+        """Adds a skipped framework to the count."""
         say(f"{name} is skipped: {reason}")
         log = PLACES / f"{name}.skipped/testlog.json"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,8 @@ class Frameworks:
         return self._wheels[number]
 
     def prepare(self, name: str, number: str, python: str) -> str:
-        """Its environment, with rollring as the tree is. Returns why there is none, or ""."""
+        """Makes its environment, with rollring from the present tree. Returns the reason of a
+        failure, or ""."""
         if not installed(name, python):
             return f"{name} cannot be installed"
         wheel = self.wheel(number, python)

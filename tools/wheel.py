@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""./dev wheel: wheels of the Python package and an sdist in dist/, each tried where nothing else
-is installed."""
+"""./dev wheel: makes wheels of the Python package and an sdist in dist/, and tries each where
+nothing else is installed."""
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,7 +36,7 @@ def install_tools(number: str, python: str) -> bool:
 
 
 def kept(wheel: Path, into: Path) -> Path:
-    """The wheel in its folder, in place of one of the same name from an earlier run."""
+    """Moves the wheel into its folder, in place of an earlier run's wheel of the same name."""
     into.mkdir(parents=True, exist_ok=True)
     return Path(shutil.move(wheel, into / wheel.name))
 
@@ -50,7 +50,7 @@ def is_abi3(wheel: Path) -> bool:
 
 
 def tag_abi3(home: Path, wheel: Path) -> bool:
-    """Names the wheel by the needs of its module."""
+    """Tags the wheel as abi3 if its module is."""
     listed = subprocess.run([home / "bin/python", "-m", "zipfile", "-l", wheel], text=True,
                             stdout=subprocess.PIPE, check=True).stdout
     return "_core.abi3.so" not in listed or succeeds(
@@ -59,7 +59,8 @@ def tag_abi3(home: Path, wheel: Path) -> bool:
 
 
 def build_wheel(number: str, python: str, tree: Path = Path("."), into: Path = DIST) -> Path | None:
-    """Of `tree`, by default this one. ccache has the part that wheels share: the library."""
+    """Builds a wheel of `tree`, by default this one. ccache has the part that all wheels share:
+    the library."""
     home, build = home_of(number), tree / f"build-wheel-{number}"
     raw = home / "raw"
     options = ["-Csetup-args=-Dbundled_fmt=true", f"-Cbuild-dir=build-wheel-{number}"]
@@ -81,8 +82,8 @@ def build_wheel(number: str, python: str, tree: Path = Path("."), into: Path = D
 
 
 def build_sdist(number: str) -> Path | None:
-    """Of the last commit, with the tools of a wheel, into dist/. Returns the folder in which it is
-    unpacked."""
+    """Packs the last commit into dist/, with the tools of a wheel. Returns the folder in which the
+    sdist is unpacked."""
     home = home_of(number)
     place = home / "sdist"
     changed = subprocess.run(["git", "status", "--porcelain"], text=True, stdout=subprocess.PIPE,
@@ -101,8 +102,8 @@ def build_sdist(number: str) -> Path | None:
 
 
 def works(python: str, wheel: Path) -> bool:
-    """With nothing else installed than its requirements, and no other program on the path: neither
-    a compiler nor another Python."""
+    """Whether the wheel works with only its requirements installed, and no other program on the
+    path: neither a compiler nor another Python."""
     place = Path(".cache/wheel-tried")
     version = subprocess.run([python, "--version"], text=True, stdout=subprocess.PIPE,
                              check=False).stdout.strip()
@@ -120,7 +121,8 @@ def works(python: str, wheel: Path) -> bool:
 
 
 def build_all() -> tuple[str, str]:
-    """A wheel for each CPython that has none yet; the last one that was built for."""
+    """Builds a wheel for each CPython that no earlier one serves. Returns the last CPython for
+    which one was built."""
     last, wheel = ("", ""), None
     for number in NUMBERS:
         python = find_python(number)

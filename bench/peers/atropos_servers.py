@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Groups of Atropos from environments to a trainer: their server, ours, and straight into the ring.
+"""Groups of Atropos from environments to a trainer: by their server, by ours, by the ring alone.
 
     .cache/python/bin/python bench/peers/atropos_servers.py [--groups N] [--tokens N] [--json]
 
-Each way moves the same groups (8 members, tokens, masks, inference_logprobs, scores) from processes
-that send to one that reads every number, in turns, several rounds:
+Each way moves the same groups (8 members, tokens, masks, inference_logprobs, scores) from sending
+processes to one that reads every number. The ways take turns, for several rounds:
 
     theirs         atroposlib.api, bodies as stock clients send them (gzip), made beforehand
     ours           rollring serve-atropos, the same bodies
@@ -40,14 +40,14 @@ import rollring as rr
 from rollring.integrations.atropos import RollringSendMixin
 
 MEMBERS = 8
-BATCH_GROUPS = 4  # of each batch, whichever way
+BATCH_GROUPS = 4  # of each batch, in every way
 DISTINCT = 4  # groups that an environment sends again and again
 PROGRAM = Path(sys.executable).with_name("rollring")
 WAIT_S = 60
 
 
 def make_group(seed, tokens):
-    """As an environment holds it: lists."""
+    """A group in lists, as an environment holds it."""
     random = np.random.default_rng(seed)
     ids = random.integers(0, 151_936, (MEMBERS, tokens))
     prompt = tokens // 8
@@ -125,7 +125,7 @@ def read_batches(url, groups):
 
 
 def bits_of(ids, mask, logprobs):
-    """Changes with every bit of every number, and takes one pass."""
+    """A sum that depends on every bit of every number, and takes one pass."""
     return sum(int(one.view(np.int32).sum(dtype=np.int32)) for one in (ids, logprobs)) + \
         int(np.count_nonzero(mask))
 

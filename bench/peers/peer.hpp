@@ -20,8 +20,8 @@ struct Peer {
     std::string key;   // for --peers
     std::string name;  // for tables
     std::function<Measured(const Plan&, const Cpus&)> run = {};
-    std::uint64_t first_records = 2000;  // to find out how fast it is; a quarter more warm it up
-    std::uint64_t unit = 1;              // records come in multiples of it
+    std::uint64_t first_records = 2000;  // to estimate its rate; a quarter more warm it up
+    std::uint64_t unit = 1;              // the number of records is a multiple of it
     std::string missing = {};            // why it cannot run here
 };
 
@@ -34,7 +34,7 @@ void write_header(std::byte* to, std::uint64_t sequence, const Slice& slice);
 // Sums a flat record and enters it into the consumer's book.
 void check_flat(Meter& meter, const Flat& flat, const std::byte* from, std::uint32_t n_tokens);
 
-// Each record is gathered into a buffer, handed to `send`, and read where `receive` put it.
+// Each record is gathered into a buffer, passed to `send`, and read where `receive` has put it.
 using Hand = std::function<void(Board&, std::span<std::byte>)>;
 Transport buffer_transport(const std::string& name, const Hand& send, const Hand& receive);
 

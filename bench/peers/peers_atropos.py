@@ -1,9 +1,10 @@
-"""The real Atropos API server as a peer: `atroposlib.api:app` under uvicorn, a process of its own.
+"""The real Atropos API server as a peer: `atroposlib.api:app` under uvicorn, in its own process.
 
 The environment side posts groups of 8 to /scored_data as atroposlib/envs/base.py does
-(_post_json_with_compression: json.dumps, gzip if it gets shorter, aiohttp, a session a post); the
-trainer side polls /batch as example_trainer does (requests, which asks for gzip), without its sleep
-of a second. compress=False leaves out gzip on both legs and keeps one session: kinder than real.
+(_post_json_with_compression: json.dumps, gzip if it gets shorter, aiohttp, a session for each
+post); the trainer side polls /batch as example_trainer does (requests, which asks for gzip), but
+without its sleep of a second. compress=False omits gzip on both legs and keeps one session, which
+is faster than a real run.
 """
 import asyncio
 import gzip

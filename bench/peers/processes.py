@@ -38,8 +38,8 @@ def read() -> Costs:
 
 
 def since(before: Costs) -> Costs:
-    """The CPU time spent since then, without processes that spent less than one hundredth
-    second."""
+    """The CPU time spent since the costs `before`, without processes that spent less than a
+    hundredth of a second."""
     spent: Costs = {}
     for name, cost in read().items():
         old = before.get(name, {})

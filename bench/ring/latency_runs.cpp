@@ -40,7 +40,7 @@ class Stamps {
     void touch_sent() const { std::fill_n(column(0), 2 * count_, 0); }
     void touch_got() const { std::fill_n(column(2), count_, 0); }
 
-    // Returns when record i is to be sent. Never waits for the consumer.
+    // Returns at the time at which record i is due. Never waits for the consumer.
     void wait_due(std::uint64_t i) {
         std::int64_t due_ns = now_ns();
         if (i == warmup_) start_ns_ = due_ns + catch_up_ns;
@@ -144,7 +144,7 @@ Sides ring_sides(const std::string& name, const Pace& pace, bool asleep, Stamps&
     return {produce, consume};
 }
 
-// They live in this process, which sleeps while the sides run.
+// Producers that send nothing. They live in this process, which sleeps while the sides run.
 std::vector<rollring::Producer> silent_producers(const std::string& ring, std::uint32_t count) {
     std::vector<rollring::Producer> all;
     while (all.size() < count) {
@@ -173,7 +173,7 @@ Sides record_sides(const BareHandoff& bare, std::uint32_t n_tokens, Stamps& stam
     return {produce, consume};
 }
 
-// One word; nothing else is written or read.
+// The only word that is written and read.
 struct Word {
     alignas(128) std::atomic<std::uint32_t> sent;
     alignas(128) std::atomic<std::uint32_t> asleep;
@@ -206,7 +206,7 @@ Sides futex_sides(Word& word, Stamps& stamps) {
         const auto commit = [&](std::uint64_t i) {
             word.sent.store(static_cast<std::uint32_t>(i + 1));
             if (word.asleep.load() == 0) return;
-            word.asleep.store(0);  // one wake is enough, it takes a while
+            word.asleep.store(0);  // one wake is enough, and takes effect after a while
             call(FUTEX_WAKE, 1);
         };
         send_all(board, stamps, [](std::uint64_t) {}, commit);
@@ -217,7 +217,7 @@ Sides futex_sides(Word& word, Stamps& stamps) {
             while (true) {
                 word.asleep.store(1);
                 if (word.sent.load() > i) break;
-                call(FUTEX_WAIT, 1);  // on the flag: not if it was taken down meanwhile
+                call(FUTEX_WAIT, 1);  // returns at once if the flag was cleared meanwhile
             }
             word.asleep.store(0);
         };

@@ -10,7 +10,7 @@
 namespace bench {
 namespace {
 
-// Several producers may share a CPU: one that waits for long lets another have it.
+// Several producers may share a CPU: one that waits for long yields it to another.
 class Patience {
   public:
     void wait() {
@@ -33,8 +33,8 @@ void meet(Board& board, const ManyPlan& plan) {
     while (board.ready.load() <= plan.producers) patience.wait();
 }
 
-// The consumer's: a third of the time to warm up, then the timed part. Each producer's records are
-// checked for sequence and sum.
+// The consumer's account: a third of the time to warm up, then the timed part. It checks sequence
+// and sum of each producer's records.
 class Book {
   public:
     Book(Board& board, const ManyPlan& plan)
@@ -49,7 +49,7 @@ class Book {
         if (sum != sent) board_->give_up("a record's sum differs from the sum that was sent");
         if (first_ns_ == 0) first_ns_ = now_ns();
     }
-    // True at the end. Looks at the clock: to be asked now and then.
+    // True at the end. Reads the clock, so call it only now and then.
     bool done() {
         const std::int64_t now = now_ns();
         if (first_ns_ == 0 || now < first_ns_ + length_ns_ / 3) return false;
@@ -91,7 +91,7 @@ void consume(Board& board, const ManyPlan& plan, Flag& stop, const Look& look) {
     stop.store(1);
 }
 
-// The consumer has its CPU for itself; the producers share the others.
+// The consumer has a CPU of its own; the producers share the others.
 ManyMeasured run_many(const ManyPlan& plan, const Cpus& cpus, const Side& consumer,
                       const std::function<void(Board&, std::uint32_t)>& producer) {
     std::vector<int> others = Cpus::allowed();

@@ -23,7 +23,7 @@ struct Length {
     [[nodiscard]] std::uint64_t record_bytes() const { return Flat::of(n_tokens, experts).bytes; }
 };
 
-// "131072x61x8": tokens, layers, experts a token and layer.
+// "131072x61x8": tokens, layers, experts for each token and layer.
 Length parse_experts(const std::string& text) {
     std::vector<std::uint32_t> parts;
     for (const auto part : std::views::split(text, 'x')) {
@@ -45,7 +45,7 @@ std::uint64_t lane_for(const ThroughputQuestion& options, const Length& length) 
     return std::max(parse_bytes(options.lane_bytes), length.experts.layers != 0 ? three : 0);
 }
 
-// Said before anything is measured: a long record would fail at the end.
+// Checked before anything is measured, because a long record would fail only at the end.
 void check_room(const ThroughputQuestion& options, const std::vector<Length>& lengths) {
     std::uint64_t needed = 0;
     for (const Length& length : lengths) needed = std::max(needed, lane_for(options, length));

@@ -156,7 +156,7 @@ void Party::train() {
     const std::uint64_t refilled = plan_->soak ? std::min(total(), early_versions / 2) : total();
     for (std::uint64_t version = 1; version <= total(); version++) {
         if (interrupted()) desk_->board().give_up("interrupted");
-        // Every version differs, and the last one, or in a soak an early one, in all places.
+        // Every version differs; one of them, the last or in a soak an early one, in every element.
         if (version == refilled) placement.fill(*arena, 2);
         if (!plan_->cast && placement.bytes() >= sizeof version) {
             arena->write(0, reinterpret_cast<const std::byte*>(&version), sizeof version);

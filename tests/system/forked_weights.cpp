@@ -117,7 +117,7 @@ void try_weights() {
     require(publisher.wait_live(1, patience()).has_value(), "live");
     require(write(began[1], "x", 1) == 1, "tell the engine");
     require(collect(engine) == 0, "no step of an update is a forked child's");
-    // The calls of the engine's process are not known here.
+    // `called` of this process lacks the calls that the engine's process has made.
     for (const char* method :
          {"Subscriber::next", "Subscriber::check_memory", "Subscriber::refuse",
           "Subscriber::interrupt", "Subscriber::live_version", "Subscriber::state",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """System calls of the hot path: 200,000 records must cost none but two looks now and then.
 
-The consumer asks at most every 50 ms whether its producers live, the producer whether its ring
-still has a name: every second, and after a pause of 5 ms, which a loaded machine makes. Nothing
-else may call the system. Calls outside of the path are
-not counted: removing a ring costs more where other rings exist.
+The consumer asks at most every 50 ms whether its producers live. The producer asks whether its ring
+still has a name, every second and after each pause of 5 ms, as a loaded machine makes them. Nothing
+else may call the system. Calls outside of the path are not counted: removing a ring costs more
+where other rings exist.
 """
 import collections
 import re
@@ -18,7 +18,7 @@ PAUSES_PER_S = 200
 
 
 def count(program: str) -> tuple[collections.Counter[str], float]:
-    """The calls between the two of getppid(), and the seconds."""
+    """The calls between the two calls of getppid(), and the seconds."""
     with tempfile.NamedTemporaryFile("r") as log:
         subprocess.run(["strace", "-f", "-ttt", "-o", log.name, program, "run"], check=True)
         lines = re.findall(r"^\d+ +([\d.]+) (\w+)\(", log.read(), re.M)

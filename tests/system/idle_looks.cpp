@@ -41,7 +41,7 @@ void look() {
         looks.push_back(asked.size());
         all.insert(asked.begin(), asked.end());
     }
-    // Not of each poll: one that comes late, on a loaded machine, has more to ask.
+    // The median, because a poll that comes late, on a loaded machine, has more to ask.
     std::ranges::sort(looks);
     const std::size_t median = looks[looks.size() / 2];
     fmt::print("polls that asked={} producers asked after={} in one poll={}, at most {}\n",

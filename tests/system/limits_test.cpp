@@ -1,5 +1,5 @@
-// A refusal of the system is an error with a name, never a signal; and changes that it lets others
-// make to our name in /dev/shm are noticed.
+// A refusal of the system is a named error, never a signal; and changes that other processes make
+// to a ring's name in /dev/shm are noticed.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -58,7 +58,7 @@ struct Placed {
     ~Placed() { std::filesystem::remove_all(path); }
 };
 
-// A kernel that lets signals cut the call short, under a profiler: no long request gets done.
+// A kernel that lets a profiler's signals interrupt the call: no long request is ever completed.
 struct Signals {
     bool often = false;
     int struck = 0;
@@ -88,7 +88,7 @@ std::string bytes_of_ring(const TestRing& ring) {
 
 }  // namespace
 
-// In front of the C library's.
+// Replaces the C library's function.
 extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {  // tidy-ok: a double of it
     if (signals.often && bytes > (4 << 20)) return ++signals.struck < 1000 ? EINTR : EIO;
     return fallocate(fd, 0, offset, bytes) == 0 ? 0 : errno;
@@ -200,7 +200,7 @@ TEST_CASE("limits: too few descriptors is an error with errno") {
     CHECK(failures > 0);
 }
 
-// All that one can ask for, where 16 descriptors are open at most: done, or an error with a name.
+// Every entry point, with at most 16 open descriptors, succeeds or returns a named error.
 TEST_CASE("limits: 16 descriptors, every entry point") {
     for (int taken = 0; taken <= 13; taken++) {
         CAPTURE(taken);
@@ -228,7 +228,7 @@ TEST_CASE("limits: 16 descriptors, every entry point") {
             note(Stash::open(ring.name(), {}, {.attach_timeout = {}}));
             // UBSan needs a pipe of its own to check the type of the publisher's thread.
             if (!sanitized) note(Publisher::create(ring.name(), {&tensor, 1}));
-            // The same cause keeps a creator from locking and from clearing up: so would its death.
+            // The same cause keeps a creator from locking and from cleaning up, as its death would.
             for (const int fd : others) close(fd);
             const RingDiagnosis left = diagnose_ring(fresh);
             if (left.health == RingHealth::unfinished) {
@@ -261,7 +261,7 @@ TEST_CASE("limits: too little address space is an error that names the limit" *
         return named(producer) && named(consumer) ? 0 : 1;
     });
     CHECK(status == 0);
-    // Neither has left a lane or the seat taken.
+    // No failed call has left a lane or the seat taken.
     CHECK(ring.producer().lane() == 0);
     CHECK_FALSE(stat_ring(ring.name())->consumer_alive);
 }

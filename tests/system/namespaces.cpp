@@ -93,8 +93,8 @@ int docker_default() {
     return 0;
 }
 
-// A worker that could open a producer never learns with a finished rollout in its hands that there
-// is no memory for it, whatever others have taken since.
+// A worker that has opened a producer has memory for its finished rollouts, however much memory
+// other processes have taken since.
 int open_and_idle() {
     if (!small_shm("size=64m")) return skipped;
     require(create_ring("r", {.lanes = 2, .lane_bytes = 8 * mib, .spill_bytes = 0}).has_value(),
@@ -132,7 +132,7 @@ int one_mib() {
     return 0;
 }
 
-// A producer whose pid means nothing here: alive while it lives, lost when it is killed.
+// A producer whose pid means nothing here is alive while it lives, and dead once it is killed.
 int other_pid_namespace() {
     const ScratchRing ring("pidns", {.lanes = 2, .lane_bytes = 64 << 10});
     auto consumer = Consumer::open(ring.name());

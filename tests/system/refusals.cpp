@@ -88,7 +88,7 @@ Function* real(const char* name) {
     return reinterpret_cast<Function*>(found);
 }
 
-// Fails as told, or makes the call.
+// Fails as the armed refusal demands, or makes the call.
 template <class Return = int, class Function, class... Values>
 Return pass(Call call, Function* function, Values... values) {
     if (const int error = refusal_of(call); error != 0) {
@@ -139,7 +139,7 @@ std::uint32_t calls_refused() {
 
 }  // namespace rollring::test
 
-// In front of the C library's.
+// Replaces the C library's functions.
 using rollring::test::Call;
 using rollring::test::pass;
 using rollring::test::real;

@@ -1,7 +1,7 @@
 // Every system call of the library fails once: the first of its kind, the second, the third, until
-// a run meets no failure (SQLite's way); and then the same with all after it failing too. Each time
-// the operation is done all the same or ends in an error with a name, loses nothing, leaks nothing,
-// and works when it is tried again.
+// a run meets no failure (SQLite's way); then the same, with every later call failing too. Each
+// time the operation still succeeds or ends in a named error, loses nothing, leaks nothing, and
+// works when it is tried again.
 //
 //   refused_calls [--once 1] [--floor N]
 //   refused_calls --only CASE CALL ERRNO AT FOR_GOOD      one run, as a failure names it
@@ -30,10 +30,10 @@ namespace {
 constexpr std::uint32_t calls_most = 20'000;  // of one kind, in one operation
 
 struct Tally {
-    std::atomic<std::uint64_t> refused[calls_count];  // runs in which it was
-    std::atomic<std::uint64_t> errors;                // that ended in a named error
-    std::atomic<std::uint64_t> done;   // in which the operation was done all the same
-    std::atomic<std::uint64_t> again;  // tried again and done
+    std::atomic<std::uint64_t> refused[calls_count];  // runs in which this call was
+    std::atomic<std::uint64_t> errors;                // runs that ended in a named error
+    std::atomic<std::uint64_t> done;   // runs in which the operation succeeded nevertheless
+    std::atomic<std::uint64_t> again;  // runs in which it succeeded when tried again
     Refusal last;                      // the child's last one
 };
 
@@ -88,7 +88,7 @@ std::string text_of(const Refusal& refusal) {
 
 void check_error(const Error& error, const Refusal& refusal) {
     require(name(error.code) != "unknown" && !error.message.empty(), "an error without a name");
-    // A refusal of the other end comes over the socket, without its errno.
+    // A refusal at the other end comes over the socket, without its errno.
     const bool peers = error.message.find("(the publisher: ") != std::string::npos ||
                        (refusal.call == Call::getsockopt && error.system_errno == 0);
     require(error.code != Errc::system || peers || error.system_errno == refusal.error,
@@ -127,7 +127,7 @@ bool run_once(const NamedCase& which, const Refusal& refusal, Tally& tally) {
 // All places where this call is made, one after the other.
 int run_all_places(const NamedCase& which, Refusal refusal, Tally& tally) {
     static_cast<void>(run_once(which, {}, tally));  // objects that are made once and kept
-    // A loop's calls stand for each other.
+    // The calls of a loop are alike, so later ones are sampled.
     for (refusal.at = 1; run_once(which, refusal, tally); refusal.at += 1 + refusal.at / 16) {
         require(refusal.at < calls_most, "no end of calls");
     }
@@ -148,14 +148,14 @@ class Campaign {
             used += fmt::format(" {}={}", name(call), made[i]);
             for (const int error : errnos_of(call)) {
                 strike(which, {call, error, 1, false});
-                // A signal that never ends, or an address that is always taken, is another matter.
+                // Calls do not survive a signal that never ends or an address that is always taken.
                 if (!once_only_ && error != EINTR) strike(which, {call, error, 1, true});
             }
         }
         fmt::print("{:20} refused={}  calls:{}\n", which.name, tally_->again.load() - before, used);
         static_cast<void>(std::fflush(stdout));
     }
-    // True if it was all right.
+    // True if all runs passed.
     bool report(std::uint64_t floor) const {
         std::uint64_t sum = 0;
         std::uint64_t never = 0;
@@ -199,7 +199,7 @@ class Campaign {
         return all;
     }
 
-    // In a process of its own: it may crash or hang.
+    // Runs in a process of its own, because it may crash or hang.
     void strike(const NamedCase& which, const Refusal& refusal) {
         const pid_t pid =
             start_child([&] { return run_all_places(which, refusal, *tally_.operator->()); });

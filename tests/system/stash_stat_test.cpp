@@ -59,7 +59,7 @@ TEST_CASE("stash stat: no stash was opened, and the look takes no memory") {
     REQUIRE(map.has_value());
     const std::uint64_t before = map->segment().resident_bytes();
     CHECK_FALSE(look(ring).used);
-    // The words claim that there were one, with more groups than rows.
+    // The words claim that there is a stash, with more groups than rows.
     const auto reader = map->segment().map(map->geometry().reader_offset(), page_bytes, true);
     REQUIRE(reader.has_value());
     reader->at<StashPage>(sizeof(ReaderControl)).sequence.store(2);

@@ -1,4 +1,4 @@
-// The names and values that programs and other processes rely on, with any change behind them.
+// The names and values that programs and other processes rely on: a new one is added at the end.
 #include <array>
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The code in the comments of the public headers compiles: `...` is a way out.
+"""The code in the comments of the public headers compiles; there, `...` leaves the function.
 
 usage: header_examples.py INCLUDE COMPILER...
 """

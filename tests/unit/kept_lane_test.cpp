@@ -1,4 +1,5 @@
-// A lane that is kept for its producer's successor, which learns from it which records were sent.
+// A lane that is kept for its producer's successor, which learns from the lane which records were
+// sent.
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -27,7 +28,7 @@ struct Told {
     std::array<std::uint64_t, 4> positions;  // of two records that are visible, and two others
 };
 
-// Of a producer that is killed after two records, with two more that it has not shown.
+// The report of a producer that is killed after two records, with two more that it has not shown.
 Told killed(const std::string& ring) {
     std::array<int, 2> ends{};
     REQUIRE(pipe(ends.data()) == 0);

@@ -123,7 +123,7 @@ TEST_CASE("pace: a call without patience waits for nobody") {
     CHECK(producer.stats().paces == 0);
 }
 
-// It waits for more room than it needs, and takes less when that is all there will be.
+// A producer waits for more room than it needs, but takes less when no more will become free.
 TEST_CASE("pace: the room of one record is enough for a producer that waits") {
     const TestRing ring({.lanes = 1, .lane_bytes = 4096 * kib, .soft_bytes = 4096 * kib});
     auto producer = ring.producer();

@@ -15,7 +15,7 @@ using namespace rollring;
 
 namespace {
 
-// An encoded record in memory aligned as a lane's is.
+// An encoded record, in memory with the alignment of a lane.
 struct Encoded {
     explicit Encoded(const Draft& draft, const Schema& schema = Schema::standard(),
                      Checksum checksum = Checksum::none) {
@@ -36,7 +36,7 @@ struct Encoded {
 
 }  // namespace
 
-// Programs from before a number was optional use it as one.
+// Programs that are older than optional numbers use it as a plain number.
 TEST_CASE("record: a repetition_id reads as a number, and says whether it is one") {
     static_assert(!std::is_constructible_v<bool, RepetitionId>);
     static_assert(std::is_convertible_v<RepetitionId, std::uint32_t>);
@@ -193,7 +193,7 @@ TEST_CASE("record: a header that claims what cannot be is refused on both sides 
     CHECK(read() == "n_prompt is greater than n_tokens");
 }
 
-// Seeded: whatever a draft claims, one that the encoder lets through is one that the view accepts.
+// Seeded: the view accepts every draft that the encoder lets through, whatever the draft claims.
 TEST_CASE("record: what may be pushed may be read") {
     rollring::test::Dice dice{4};
     const auto next = [&] { return dice.next() >> 33; };

@@ -1,4 +1,4 @@
-// Goal: a release of a record that is not held is refused, and nothing is harmed by it.
+// Goal: the release of a record that is not held is refused, and does no harm.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -121,7 +121,7 @@ TEST_CASE("release: what was never delivered is refused") {
     check_sound(producer, consumer, 4);
 }
 
-// More than are remembered in order of arrival, from two lanes.
+// More records than are remembered in the order of delivery, from two lanes.
 TEST_CASE("release: of a thousand held records each is given back once, in any order") {
     const TestRing ring({.lanes = 2, .lane_bytes = 8 << 20});
     Producer producers[2] = {ring.producer(), ring.producer()};

@@ -32,7 +32,8 @@ void unlink_ring(const Segment& segment) {
     REQUIRE(std::filesystem::remove("/dev/shm" + segment.name()));
 }
 
-// The result of `open` when a remover has looked for life before it came, and unlinks after it.
+// Runs `open` between the two steps of a remover, which has looked for live processes before it,
+// and unlinks the name afterwards.
 template <class Open>
 void slip_in(LifeByte byte, const Open& open) {
     const TestRing ring(small);
@@ -120,8 +121,8 @@ TEST_CASE("removal: who waits for a lane learns that the ring is gone") {
 
 namespace {
 
-// Both ends are told, and stay told, though the other one lives; records that were sent before
-// arrive.
+// Both ends report the removal, now and later, although the other end lives; records that were sent
+// before are still delivered.
 template <class Remove>
 void ends_both(const Remove& remove) {
     const TestRing ring(small);
@@ -220,7 +221,7 @@ TEST_CASE("removal: sockets of dead publishers go with their ring, those of othe
     const TestRing ring(small);
     const std::string longer = ring.name() + "0";  // its name begins with ours
     const auto die_at = [](const std::string& name) {
-        // As a publisher leaves it that is killed.
+        // The leftover of a killed publisher.
         auto directory = channel::open_directory(true);
         REQUIRE(directory.has_value());
         const auto address = channel::address_of(*directory, channel::file_name(name, 0));

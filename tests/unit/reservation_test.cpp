@@ -1,4 +1,4 @@
-// Goal: a reservation says what became of its record, follows its producer when that moves, and is
+// Goal: a reservation reports the fate of its record, follows a producer that is moved, and is
 // harmless when it is too late.
 #include <doctest/doctest.h>
 
