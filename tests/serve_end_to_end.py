@@ -204,8 +204,21 @@ def a_sender_that_waits_too_long_is_told(folder, _):
 
 
 @test
-def a_sender_that_waits_for_the_stash_is_told(folder, _):
-    """A lane has room, but the stash admits no further group."""
+def a_further_lane_is_taken_although_no_trainer_asks(folder, _):
+    with Ring("--lanes", 128, "--lane-bytes", "1MiB") as ring, \
+            Server(ring, folder, "--hold", "10s") as server:
+        server.begin(batch_size=32)
+        for i in range(12):  # three in a lane
+            assert server.post(group(i, 16, tokens=2048)) == ["received"]
+        got = []
+        while len(got) < 12:
+            got += firsts(server.one_batch())
+        assert got == list(range(12)), got
+
+
+@test
+def a_sender_that_no_lane_has_room_for_is_told(folder, _):
+    """The sequences before it fill a batch, which the trainer does not ask for."""
     with Ring("--lanes", 8, "--lane-bytes", "512KiB") as ring, \
             Server(ring, folder, "--hold", "100ms") as server:
         server.begin(batch_size=24)
@@ -220,6 +233,7 @@ def a_sender_that_waits_for_the_stash_is_told(folder, _):
         assert status == 503 and "is full" in answer, (status, text)
         assert "do not fill" not in answer, answer
         got = firsts(server.one_batch())
+        got += firsts(server.one_batch())  # the first one is done with
         server.post(group(len(sent), 8, tokens=2000))
         sent.append(len(sent))
         while len(got) < len(sent) // 3 * 3:

@@ -72,7 +72,12 @@ AtroposHub::Posted AtroposHub::post(std::span<ParsedRecord> members,
         members[i].fill(drafts[i]);
     }
     Posted answer{.sent = LaneSend::closed};
-    answer.sent = lanes_->send(drafts, options_.hold_ms, gone, answer.problem);
+    // The stash gives the credit that a post may wait for, and works only in the calls of the hub.
+    const auto given_up = [&] {
+        look();
+        return gone();
+    };
+    answer.sent = lanes_->send(drafts, options_.hold_ms, given_up, answer.problem);
     const std::scoped_lock lock(book_mutex_);
     if (answer.sent == LaneSend::ok) {
         counts_.groups++;
