@@ -38,6 +38,10 @@ def a_new_ring_says_what_it_reserves_and_a_small_one_can_be_asked_for(folder, _)
     name = f"{PREFIX}small"
     with Server(name, folder) as server:
         server.says.wait_for(rf"ring {name} is new.* reserves [0-9.]+ .iB now.*--lane-bytes")
+        server.begin([{}], batch_size=4)
+        server.post(group(1))
+        assert firsts(server.one_batch()) == [1]
+        assert report("stat", name)["resident_bytes"] < 160 << 20
         run("rm", "--force", name)
     with Server(name, folder, "--lane-bytes", "1MiB") as server:
         server.begin([{}], batch_size=4)

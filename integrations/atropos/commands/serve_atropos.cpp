@@ -48,7 +48,7 @@ Command add_serve_atropos(CLI::App& app) {
               "Memory of each lane of a ring that the server creates. A group\n"
               "must fit into seven eighths of a lane; two lanes' worth is in\n"
               "use from the first batch on")
-        ->default_str("an eighth of the machine's memory, at most 256MiB");
+        ->default_str("an eighth of the machine's memory, at most 64MiB");
     add_bytes(sub, "--max-body", options->limits.body_bytes,
               "Longest accepted body, unpacked; a few are in memory at once")
         ->default_str("1GiB");

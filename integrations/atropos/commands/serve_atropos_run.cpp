@@ -18,10 +18,12 @@
 namespace rollring::cli {
 namespace {
 
-// Whole groups wait in a lane until the trainer asks for them. Only a few lanes are ever taken.
+// Whole groups wait in a lane until the trainer asks for them. A group of 16 members of 131,072
+// tokens takes 20 to 30 MiB. The first lane is reserved whole, and so lanes are many, not large.
+constexpr std::uint32_t default_lanes = 128;
 std::uint64_t default_lane_bytes() {
     constexpr std::uint64_t mib = std::uint64_t{1} << 20;
-    return std::bit_floor(std::clamp(memory_total() / 8, mib, 256 * mib));
+    return std::bit_floor(std::clamp(memory_total() / 8, mib, 64 * mib));
 }
 
 void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
@@ -84,7 +86,8 @@ std::string other_server(const std::string& ring) {
 
 Result<ServedRing> ServedRing::open(const std::string& name, std::uint64_t lane_bytes) {
     const bool asked = lane_bytes != bytes_not_given;
-    auto created = create_ring(name, {.lane_bytes = asked ? lane_bytes : default_lane_bytes()});
+    auto created = create_ring(
+        name, {.lanes = default_lanes, .lane_bytes = asked ? lane_bytes : default_lane_bytes()});
     if (!created && created.error().code != Errc::already_exists) {
         return std::unexpected(created.error());
     }
