@@ -39,7 +39,7 @@ ROLLRING_API std::string_view name(Poll answer);
 struct Record {
     RecordRef ref{};
     TrajectoryView view;               // valid until the record is released
-    std::span<const std::byte> bytes;  // what the view shows, header included: as long as it
+    std::span<const std::byte> bytes;  // under the view, header included; valid as long as it is
     std::uint32_t producer_lane = 0;   // ref.lane, or where it was before it was evacuated
     std::uint32_t producer_epoch = 0;  // with producer_lane and sequence: its identity in this ring
     std::uint64_t sequence = 0;
@@ -54,11 +54,11 @@ struct Event {
         producer_died,
         quarantined,  // a damaged lane: silent until its producer is gone, then given up
         torn,         // a record refused by validation or checksum, and dropped. With no name and
-                      // epoch 0: it, or all that was unreleased from it on, was left in this lane
-                      // by an earlier producer
+                      // epoch 0: an earlier producer of the lane left the record, or everything
+                      // that was unreleased from it on
         lane_failed,  // a producer's lane could not be mapped here; tried again
         stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
-                      // why, and which option helps. Told after a second, then every ten
+                      // why, and which option helps. Reported after a second, then every ten
         overflow_failed,  // of a stash: the ring's overflow file cannot be used; `detail` says why
         // Of a stash, too, about records and groups; `detail` says all of it:
         dropped,        // records left without being shipped: `records` of them, for one reason
@@ -104,13 +104,13 @@ class ROLLRING_API Consumer {
     Consumer& operator=(Consumer&&) noexcept;
     ~Consumer();
 
-    // The next record of some lane. Never waits, calls the system only when idle.
+    // Reads the next record of any lane. Never waits, and makes system calls only when idle.
     // Lanes take turns by bytes; within a lane the producer's order holds.
     Poll poll(Record& record);
-    // The same, sleeping until the deadline if need be.
+    // The same, sleeping until the deadline if necessary.
     Poll wait(Record& record, Deadline deadline);
-    // Any thread may call this while another one uses the consumer: its wait, or else its next one,
-    // answers timed_out at once. For a clean end, and for threads that take turns.
+    // Makes the current wait, or else the next one, return timed_out at once. Any thread may call
+    // this while another one uses the consumer. For a clean end, and for threads that take turns.
     void interrupt();
 
     // Looks at a delivered, not yet released record once more. False if it is not held (any more),
@@ -121,19 +121,19 @@ class ROLLRING_API Consumer {
     // held: it was released before, or never delivered.
     bool release(const RecordRef& record);
 
-    // Gives all back or, if this process is killed meanwhile, none; stores `step` with them. -1: no
-    // step; otherwise steps do not go back, but may repeat.
+    // Releases all of them, or none if this process is killed meanwhile, and stores `step` with
+    // them. -1: no step; otherwise steps never decrease, but may repeat.
     // Errors, after which nothing has changed: journal_full (more than journal_records()),
     // not_leased (names the record that is not held, or is there twice), forked, invalid_argument
     // (`step` is lower than the last one).
     Result<void> release_all(std::span<const RecordRef> records, std::int64_t step);
     [[nodiscard]] std::uint64_t journal_records() const;
-    // Of release_all, also by predecessors; -1: none yet.
+    // The last step of release_all(), also of predecessors; -1: none yet.
     [[nodiscard]] std::int64_t last_acked_step() const;
 
     // Events of producers, oldest first. False if there are none.
     bool next_event(Event& event);
-    // Why poll() or wait() says `closed`, for people; empty if it does not.
+    // Why poll() or wait() returns `closed`, for people; empty if it does not.
     [[nodiscard]] std::string problem() const;
 
     // Producers that hold a lane which is not drained yet.

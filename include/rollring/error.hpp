@@ -2,7 +2,7 @@
 // How rollring reports failure. Three kinds, three forms:
 //  - an expected state on a hot path is a [[nodiscard]] enum of the call that meets it (Push,
 //  Poll);
-//  - the environment, at set-up, is a Result<T> whose Error names the remedy;
+//  - a failure of the environment, at set-up, is a Result<T> whose Error names the remedy;
 //  - a programmer's mistake aborts through ROLLRING_ASSERT, in release builds too.
 
 #include <cstdint>

@@ -18,7 +18,7 @@
 
 namespace rollring {
 
-// Most runs set name alone, and max_records where the ring has a Consumer and no Stash. The order
+// Most runs set only `name`, and `max_records` if the ring has a Consumer and no Stash. The order
 // of the fields is stable, for designated initialisers.
 struct ProducerOptions {
     std::string name = {};  // up to 39 bytes, shown by `rollring stat`; default: the program
@@ -27,10 +27,10 @@ struct ProducerOptions {
     std::chrono::nanoseconds spin =
         std::chrono::microseconds(20);  // before sleeping; 0 on a single CPU
     Checksum checksum = Checksum::none;
-    // Wait while the ring holds that many records that were sent and not released; 0: no bound. The
-    // records of all producers count. If all producers give the same number, the ring never holds
-    // more, even if some are killed. For a Consumer; a Stash bounds its groups itself. A
-    // reservation counts from reserve() on; if it is abandoned, the next call reuses its place.
+    // Calls wait while the ring holds this many records that were sent and not released; 0: no
+    // bound. The records of all producers count. If all producers set the same number, the ring
+    // never holds more, even if some are killed. For a Consumer; a Stash bounds its groups itself.
+    // A reservation counts from reserve() on; if it is abandoned, the next call reuses its credit.
     std::uint64_t max_records = 0;
     // If set and this process dies, the lane is kept for the next producer with the same text, once
     // the consumer has read all sent records. After open(), last() tells how far the predecessor
@@ -50,8 +50,8 @@ enum class [[nodiscard]] Push {
 };
 ROLLRING_API std::string_view name(Push push);
 
-// The facts about a group that are known before its generation. A 0 leaves one to the ring, which
-// knows the stash's group_size and the lengths of recent records.
+// The facts about a group that are known before its generation. For a fact of 0 the ring uses its
+// own: the stash's group_size, and the lengths of recent records.
 struct GroupPlan {
     std::uint32_t group_size = 0;    // members; 0: as many as the stash expects
     std::uint64_t record_bytes = 0;  // of its longest record
@@ -86,8 +86,8 @@ class ROLLRING_API Producer {
     // sides stay in cache. No pacing with an expired deadline or a spin of 0.
     Push push(const Draft& draft, Deadline deadline);
 
-    // The same, visible with the next flush(), push() or wait for room: saves one atomic store per
-    // record.
+    // The same, but the record becomes visible with the next flush(), push() or wait for room: this
+    // saves one atomic store per record.
     Push push_later(const Draft& draft, Deadline deadline);
     void flush();
 
@@ -107,7 +107,7 @@ class ROLLRING_API Producer {
                                 const GroupPlan& plan = {});
 
     // Gives back the place of a group that will not be begun. False if there is none: it was not
-    // opened here, or a record of it is committed and it is the stash's by now.
+    // opened here, or a record of it is committed and the place is the stash's by now.
     bool cancel_group(std::string_view instance_id, std::uint64_t visit);
     bool cancel_group(const GroupKey& key);
 

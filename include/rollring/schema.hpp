@@ -1,6 +1,7 @@
 #pragma once
-// The columns that records of a ring may carry. Declared once, when the ring is created, and kept
-// in the ring; records then name a column by its index. And the dtypes of their elements.
+// The columns that records of a ring may carry, and the dtypes of their elements. Columns are
+// declared once, when the ring is created, and kept in the ring; records name a column by its
+// index.
 
 #include <array>
 #include <concepts>
@@ -35,8 +36,8 @@ struct KnownDType {
     std::string_view name;
     std::string_view full_name;  // numpy's, where it has one, and torch's
     DType dtype;
-    const char* letter;  // struct's, or where Python has none that for as many bits
-    bool is_number;      // convert() knows its numbers; of others there are bits alone
+    const char* letter;  // of Python's struct; if there is none, that of an integer as long
+    bool is_number;      // convert() knows its numbers; other dtypes are carried as bits
 };
 // All element types, a line each. Columns, weights, the program and the Python package take them
 // from here.
@@ -90,7 +91,7 @@ struct Numbers {
         return (one(T{}) || ...);
     }
 };
-// Those that C++ itself has.
+// The types of numbers that C++ itself has.
 using OwnNumbers = Numbers<std::int8_t, std::int16_t, std::int32_t, std::int64_t, std::uint8_t,
                            std::uint16_t, std::uint32_t, std::uint64_t, float, double>;
 }  // namespace detail
@@ -102,8 +103,8 @@ constexpr DType dtype_of() {
     return {code, sizeof(T) * 8};
 }
 
-// Calls visit(T{}) for the number T of C++ that has the dtype. False if none has it, or visit says
-// so.
+// Calls visit(T{}) for the C++ type T of the dtype. False if there is none, or if visit returns
+// false.
 template <class Visit>
 constexpr bool with_number(DType dtype, const Visit& visit) {
     return detail::OwnNumbers::visit(
@@ -133,7 +134,7 @@ struct Column {
     std::vector<std::uint32_t> dims = {};
 };
 
-// The place of a standard column in Schema::standard(): the same in every ring that uses it.
+// The index of a standard column in Schema::standard(): the same in every ring that uses it.
 enum class Std : std::uint16_t {
     token_ids,          // i32[n], required
     loss_mask,          // u8[n], 0 or 1
@@ -173,7 +174,7 @@ class ROLLRING_API Schema {
     static const Schema& standard();
 
     // The standard columns followed by `more`: at most 32 in all, each with a name of its own.
-    // Errc::invalid_argument otherwise, or where a column cannot be.
+    // Errc::invalid_argument otherwise, or if a column is invalid.
     static Result<Schema> standard_with(std::vector<Column> more);
 
     [[nodiscard]] std::span<const Column> columns() const { return columns_; }
@@ -187,7 +188,7 @@ class ROLLRING_API Schema {
     struct Rule {
         DType dtype;
         Per per;
-        bool plain;  // this dtype, and one dimension will do
+        bool plain;  // exactly this dtype, and no inner dims
     };
     [[nodiscard]] Rule rule(std::uint16_t column) const { return rules_[column]; }
 
@@ -201,11 +202,11 @@ class ROLLRING_API Schema {
     std::array<Rule, 32> rules_{};
 };
 
-// Numbers of one dtype as numbers of another: 8 to 64 bit integers, f16, bf16, f32, f64, bool. As
-// C++ converts them, a float to an integer towards zero, a float to a shorter one to the nearest
-// (ties to even); every number but 0 is true. No allocation, any thread.
+// Whether numbers of one dtype convert to another: 8 to 64 bit integers, f16, bf16, f32, f64 and
+// bool do. They convert as in C++, a float to an integer towards zero, a float to a shorter one to
+// the nearest (ties to even); every number but 0 is true. No allocation, any thread.
 //
-// Equal dtypes always can, also those without arithmetic here (f8e4m3).
+// Equal dtypes always convert, even those without arithmetic here (f8e4m3).
 ROLLRING_API bool can_convert(DType from, DType to);
 
 // False if a value is out of the range of an integer target (that element is 0 then, the others
@@ -214,7 +215,7 @@ ROLLRING_API bool can_convert(DType from, DType to);
 ROLLRING_API bool convert(DType from_type, const std::byte* from, DType to_type, std::byte* to,
                           std::uint64_t elements);
 
-// The same number in each element. False as above, and nothing is written.
+// Sets each element to one number. False as above, with nothing written.
 ROLLRING_API bool fill(DType type, double value, std::byte* to, std::uint64_t elements);
 
 }  // namespace rollring

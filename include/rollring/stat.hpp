@@ -1,7 +1,7 @@
 #pragma once
-// Statistics for any process: of a ring's stash, as stat_ring() has those of its lanes, and the
-// cause of a stall. They attach read-only; after the trainer's death they show the last state. And
-// the fields of each stat struct, for reports and monitoring.
+// Statistics for any process: those of a ring's stash (stat_ring() has those of its lanes), the
+// cause of a stall, and the fields of each stat struct for reports and monitoring. The calls attach
+// read-only; after the trainer's death they show the last state.
 
 #include <chrono>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct StashStat {
     std::uint64_t copied_bytes;       // to the spill, over the ring's life
     std::uint64_t evacuated_records;  // likewise
     StashAccount account;             // since this stash, or the last one, was opened
-    bool account_whole;               // false: its writer died in an update, or wrote all the time
+    bool account_whole;               // false: its writer died in an update, or kept writing
     std::vector<GroupStat> groups;    // oldest first
     std::uint64_t rows_unread;        // groups left out for the same reasons
     LatestBatch latest_batch;         // of the open stash, else of the last one

@@ -20,7 +20,7 @@ ROLLRING_API std::int64_t realtime_ns();
 struct Deadline {
     std::int64_t at_ns;
 
-    // Has passed: the call does not wait.
+    // A deadline that has passed: the call does not wait.
     static constexpr Deadline now() { return {0}; }
     static constexpr Deadline never() { return {std::numeric_limits<std::int64_t>::max()}; }
     // A span that overflows the clock is never(); a negative span has expired.

@@ -58,8 +58,8 @@ struct ROLLRING_API GroupKey {
 // where it is pushed (Push::bad_record), and dropped as torn where it is read.
 inline constexpr std::uint32_t group_size_max = 65'536;
 
-// A member's number within its group, or none. It reads as a number, 0 where there is none; as a
-// truth value it would be taken for either, so that it has none: ask has_value().
+// A member's number within its group, or none. It reads as a number, 0 if there is none. It has no
+// truth value, which could mean the number or its presence: ask has_value().
 class RepetitionId {
   public:
     constexpr RepetitionId() = default;
@@ -73,7 +73,7 @@ class RepetitionId {
         return set_ ? number_ : other;
     }
 
-    // Two without a number are equal, and none is equal to a number.
+    // Two IDs without a number are equal, and such an ID differs from every number.
     friend constexpr bool operator==(const RepetitionId&, const RepetitionId&) = default;
     friend constexpr bool operator==(const RepetitionId& id, std::integral auto number) {
         return id.set_ && std::cmp_equal(id.number_, number);
@@ -105,7 +105,7 @@ struct Meta {
     std::int64_t created_ns = 0;        // CLOCK_REALTIME; 0: unknown
     std::int64_t finished_ns = 0;
     std::uint16_t origin = 0;   // the application's own tag: the format that it came from
-    bool user_is_text = false;  // the column `user` was given as text: Python gives it back as one
+    bool user_is_text = false;  // the column `user` was given as text: Python returns it as text
 };
 
 // Fields of a rollout that are known only when it is over. A field that is not set stays as it was.
@@ -191,7 +191,7 @@ class ROLLRING_API Draft {
         ROLLRING_ASSERT(count_ < columns_.size(), "a draft holds at most 32 columns");
         return columns_[count_++];
     }
-    // Fills the entry where it lies: a column put together elsewhere and copied would stall the
+    // Fills the entry in place: a column that is assembled elsewhere and copied would stall the
     // CPU.
     void fill(std::uint16_t column, DType dtype, std::uint32_t rows, const void* data) {
         DraftColumn& to = entry(column);
@@ -222,7 +222,7 @@ struct ColumnView {
 };
 
 // Up to 32 columns, eight of them in place: a stash keeps a view of every record that it holds.
-// Only those that are there are ever written or copied.
+// Only existing columns are ever written or copied.
 class ROLLRING_API ColumnList {
   public:
     ColumnList() {}  // NOLINT(modernize-use-equals-default): leaves the storage as it is
@@ -235,7 +235,8 @@ class ROLLRING_API ColumnList {
     }
     ~ColumnList() = default;
 
-    // Room for `count` columns, 32 at most, to be made there and then taken. Nothing until then.
+    // Empties the list, and returns memory in which the caller makes `count` columns, 32 at most;
+    // take() then adds them.
     std::byte* empty(std::size_t count) {
         count_ = 0;
         if (count > few && many_ == nullptr) [[unlikely]]
@@ -307,8 +308,8 @@ class ROLLRING_API TrajectoryView {
     [[nodiscard]] const ColumnView* find(std::uint16_t column) const;
     [[nodiscard]] std::span<const ColumnView> columns() const { return columns_.all(); }
 
-    // Sum of these over records does not depend on their order: a 64-bit hash of instance_id,
-    // visit, repetition_id, attempt, status, reward and all columns (name, dtype, shape, content).
+    // A 64-bit hash of instance_id, visit, repetition_id, attempt, status, reward and all columns
+    // (name, dtype, shape, content). The sum over records does not depend on their order.
     [[nodiscard]] std::uint64_t digest(const Schema& schema) const;
 
   private:
@@ -330,7 +331,7 @@ struct VersionRange {
                                                       std::uint32_t n_tokens,
                                                       std::uint32_t n_prompt);
 
-// The runs of one version per token.
+// The runs for a list of one version per token.
 [[nodiscard]] ROLLRING_API std::vector<std::int64_t> version_runs(
     std::span<const std::int64_t> of_tokens);
 
@@ -341,7 +342,7 @@ class ROLLRING_API Encoder {
 
     // Why the draft cannot be a record of this schema; empty if it can.
     [[nodiscard]] std::string_view problem() const { return problem_; }
-    // The column that it is about; empty if it is about none.
+    // The column of the problem; empty if it concerns none.
     [[nodiscard]] std::string_view problem_column() const { return problem_column_; }
     // A column has a shape and no data: write() leaves its memory unchanged.
     [[nodiscard]] bool has_holes() const { return holes_; }

@@ -246,8 +246,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         device: The torch device on which the values of tensors on the meta device will lie.
         publish_as: Dtypes by name: f32 may go out as bf16 or f16, rounded to nearest even.
         tied: Names of tensors that share the memory of an earlier one in every version, with the
-            name of that one: their bytes are sent once. Not needed for one parameter under several
-            names and for a module's ``state_dict()``; any other tensor is sent by itself.
+            name of that one: their bytes go once. Not needed for one parameter under several names
+            and tied tensors of a module's ``state_dict()``; any other tensor is sent by itself.
         name: For people.
         rank: Rank among publishers that commit together, one per GPU.
         ranks: The number of such publishers.

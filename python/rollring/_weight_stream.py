@@ -84,7 +84,7 @@ class WeightStream:
         return transaction
 
     def close(self) -> None:
-        """Leave the channel: engines go on with their version. Idempotent."""
+        """Leave the channel: engines continue with their version. Idempotent."""
         if self.publisher is not None:
             self.publisher.close()
             self.publisher = None

@@ -1,5 +1,5 @@
 #pragma once
-// GPU memory that can be let go and taken back at the same addresses, by tag: for trainers and
+// GPU memory that is released, and taken back at the same addresses, by tag: for trainers and
 // engines that share a GPU and use it in turns (sleep and wake of vLLM, release and resume of
 // SGLang and AReaL).
 //
@@ -30,7 +30,7 @@
 namespace rollring {
 
 struct DomainOptions {
-    // Unit of physical memory: mapping costs a fixed time each. A multiple of 2 MiB.
+    // The unit of physical memory, a multiple of 2 MiB. Mapping a unit takes a fixed time.
     std::uint64_t chunk_bytes = std::uint64_t{512} << 20;
 };
 
@@ -90,9 +90,9 @@ class ROLLRING_API MemoryDomain {
     Result<void> free(void* region);
 
     // Waits for `streams` (a null one is the legacy default stream), and for the whole device if
-    // there are none, then lets go of the physical memory of all regions under the tags; duplicate
+    // there are none, then releases the physical memory of all regions under the tags; duplicate
     // tags are ignored. The first release that keeps contents pins as much host memory, which takes
-    // longer than the copy; later ones find it there.
+    // longer than the copy; later ones use it again.
     // Errors: not_found (no such tag), already_released, host_memory (no pinned memory available),
     // invalid_argument (no tags), device_error. On an error nothing has changed; if a failing
     // driver would not even map the unmapped memory back, the error says so, the tag counts as
@@ -100,10 +100,11 @@ class ROLLRING_API MemoryDomain {
     Result<DomainReport> release(std::span<const std::string_view> tags, Contents contents,
                                  std::span<const Stream> streams = {});
     // The same with a choice of contents for each tag. invalid_argument, too, if a tag is named
-    // twice and differs.
+    // twice with different contents.
     Result<DomainReport> release(std::span<const TagRelease> tags,
                                  std::span<const Stream> streams = {});
-    // Takes it back, at the same addresses, with the contents kept, and waits until they are there.
+    // Takes the memory of the tags back, at the same addresses, with the contents that were kept,
+    // and waits until they are there.
     // Errors: not_found, not_released, out_of_device_memory (says how much is needed and free),
     // invalid_argument (no tags), device_error. On an error nothing has changed and it can be tried
     // again.
