@@ -38,7 +38,7 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
         cast) weights cast --list llama8b --cast ;;
         soak) weights soak --list llama8b --scale small --soak 1000 ;;
         pack) step pack "$bin/pack_rate" ;;
-        domain) step domain "$bin/domain_test" ;;
+        domain) LIMIT_S=300 step domain "$bin/domain_test" ;;
         kills)
             export LD_LIBRARY_PATH="$PWD/.carry/fault"
             LIMIT_S=280 step fault_kills .carry/fault/fault_weights "$PWD" --rounds 1 \

@@ -196,13 +196,13 @@ class Arrows:
 
     def breaches(self, path: str, text: str):
         """Yields (line number, rule). A name that several folders have is judged as the best of
-        them: the build's include paths know only what ARROWS allows. In <...>, a name without a
-        folder is a system's."""
+        them: no two folders of one group of files have it. In <...>, a name that no folder has is
+        a system's."""
         folder = folder_of(path)
         allowed = {folder, PUBLIC, PUBLIC_EXTRAS, *ARROWS[folder]}
         for number, line in enumerate(text.split("\n"), 1):
             found = OWN_INCLUDE.match(line)
-            name = found and (found[1] or "/" in found[2] and found[2])
+            name = found and (found[1] or found[2])
             places = self._homes.get(name.replace("../", ""), set()) if name else set()
             if not places:
                 continue

@@ -18,9 +18,9 @@
 namespace bench {
 namespace {
 
-constexpr std::uint64_t group_size = 8;    // sequences a POST
-constexpr std::uint64_t batch_groups = 4;  // groups a GET
-constexpr std::size_t queue_groups = 28;   // 4 MiB of columns; the environment waits above that
+constexpr std::uint64_t post_sequences = 8;  // sequences a POST
+constexpr std::uint64_t get_groups = 4;      // groups a GET
+constexpr std::size_t queue_groups = 28;     // 4 MiB of columns; the environment waits above that
 
 using Plain = nlohmann::json;
 
@@ -41,8 +41,8 @@ using Plain = nlohmann::json;
         Plain batch = Plain::array();
         {
             std::unique_lock lock(mutex);
-            arrival.wait(lock, [&] { return queue.size() >= batch_groups; });
-            for (std::uint64_t i = 0; i < batch_groups; i++) {
+            arrival.wait(lock, [&] { return queue.size() >= get_groups; });
+            for (std::uint64_t i = 0; i < get_groups; i++) {
                 batch.push_back(std::move(queue.front()));
                 queue.pop_front();
             }
@@ -94,13 +94,13 @@ std::unique_ptr<httplib::Client> connect(int port) {
     return client;
 }
 
-void produce(int port, Board& board, const Plan& plan) {
+void post_records(int port, Board& board, const Plan& plan) {
     const Source source(plan.n_tokens);
     const auto client = connect(port);
     board.meet();
-    for (std::uint64_t i = 0; i < plan.total(); i += group_size) {
+    for (std::uint64_t i = 0; i < plan.total(); i += post_sequences) {
         Plain group = {{"env_id", 0}};
-        for (std::uint64_t k = i; k < i + group_size; k++) {
+        for (std::uint64_t k = i; k < i + post_sequences; k++) {
             const Slice& slice = source[k];
             group["tokens"].push_back(Plain(slice.token_ids));
             group["masks"].push_back(Plain(slice.loss_mask));
@@ -113,7 +113,7 @@ void produce(int port, Board& board, const Plan& plan) {
     }
 }
 
-void consume(int port, Board& board, const Plan& plan) {
+void get_batches(int port, Board& board, const Plan& plan) {
     const auto client = connect(port);
     Meter meter(board, plan);
     std::vector<std::int32_t> tokens;
@@ -148,9 +148,10 @@ Peer http_peer() {
         const auto with_port = [&](const auto& side) {
             return [&, side](Board& board, const Plan& work) { side(server.port(), board, work); };
         };
-        return measure({"HTTP + JSON", with_port(produce), with_port(consume)}, plan, cpus);
+        return measure({"HTTP + JSON", with_port(post_records), with_port(get_batches)}, plan,
+                       cpus);
     };
-    return {"http", "HTTP + JSON, C++", run, 256, group_size * batch_groups};
+    return {"http", "HTTP + JSON, C++", run, 256, post_sequences * get_groups};
 }
 
 }  // namespace bench
