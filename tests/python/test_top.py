@@ -167,8 +167,14 @@ def test_versions_and_engines(ring: str) -> None:
                 await (await engine.next_async(PATIENCE)).finish_async(PATIENCE)
 
             await asyncio.gather(take(), trainer.publish_async(7, PATIENCE))
-            await until(pilot, lambda: cells(page, "engines")[0][2:4] == ["7", "0"])
-            assert "policy version 7" in facts(page) and "last sync: put" in facts(page)
+            await until(
+                pilot,
+                lambda: (
+                    cells(page, "engines")[0][2:4] == ["7", "0"]
+                    and "policy version 7" in facts(page)
+                    and "last sync: put" in facts(page)
+                ),
+            )
 
     run(page, play, size=(120, 40))
 
