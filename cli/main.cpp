@@ -1,5 +1,6 @@
 // rollring: one program for everything that people do with a ring. See `rollring --help`.
 
+#include "cli/commands/passed_on.hpp"
 #include "cli/commands/program.hpp"
 #include "integrations/atropos/commands/atropos_commands.hpp"
 
@@ -38,8 +39,9 @@ int main(int argc, char** argv) {
     return run_program(
         {.description = description,
          .footer = main_footer,
-         .commands = {add_create, add_rm, add_ls, add_stat, add_doctor, add_produce, add_consume,
-                      add_groups, add_weights, add_metrics, add_top, add_serve_atropos, add_run_env,
-                      add_demo, add_formats, add_size}},
+         .commands = {add_create, add_rm, pass_on<ls_line>, pass_on<stat_line>,
+                      pass_on<doctor_line>, add_produce, add_consume, pass_on<groups_line>,
+                      pass_on<weights_line>, pass_on<metrics_line>, add_top,
+                      pass_on<serve_atropos_line>, add_run_env, add_demo, add_formats, add_size}},
         argc, argv);
 }

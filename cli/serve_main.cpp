@@ -1,4 +1,4 @@
-// rollring-serve: the commands of `rollring` that serve HTTP. `rollring` becomes this program.
+// rollring-serve: the commands of `rollring` that serve HTTP.
 
 #include "cli/commands/program.hpp"
 #include "integrations/atropos/commands/atropos_commands.hpp"

@@ -77,7 +77,7 @@ INCLUDES = {
     "cli/records": ("integrations/atropos/atropos_json.hpp",),
     "cli/commands/inspect.cpp": (REQUESTS,),
     "cli/formats/stat_metrics.hpp": (REQUESTS,),
-    "cli/formats/stat_report.cpp": (REQUESTS,),
+    "cli/formats/look_report.cpp": (REQUESTS,),
     # A server and commands are written with the parts of the program.
     "integrations/atropos": ("cli/formats", "cli/http", "cli/terminal"),
     "integrations/atropos/commands": ("cli/commands", "cli/formats", "cli/http"),

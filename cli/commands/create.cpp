@@ -11,7 +11,6 @@
 #include "cli/formats/json_tree.hpp"
 #include "cli/formats/schema_file.hpp"
 #include "rollring/ring.hpp"
-#include "rollring/weights.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -208,7 +207,6 @@ Command add_rm(CLI::App& app) {
     return {sub, [options] {
                 const auto removed = remove_ring(options->ring, options->force);
                 if (!removed) return fail(removed.error());
-                remove_dead_channels(options->ring);
                 return exit_ok;
             }};
 }

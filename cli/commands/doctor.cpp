@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/commands/inspect.hpp"
+#include "cli/commands/passed_on.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/terminal/colour.hpp"
 #include "rollring/ring.hpp"
@@ -216,7 +217,7 @@ Command add_doctor(CLI::App& app) {
         bool json = false;
     };
     auto options = std::make_shared<Options>();
-    CLI::App* sub = app.add_subcommand("doctor", "Diagnose and clean up stale rings");
+    CLI::App* sub = app.add_subcommand(doctor_line.name, doctor_line.summary);
     sub->footer(doctor_footer);
     sub->add_flag("--fix", options->fix,
                   "Remove damaged and unfinished rings, and those of an owner that has ended");

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "cli/commands/command.hpp"
-#include "cli/commands/train.hpp"
+#include "cli/commands/passed_on.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
@@ -131,7 +131,7 @@ int look(const GroupsOptions& options) {
 
 Command add_groups(CLI::App& app) {
     auto options = std::make_shared<GroupsOptions>();
-    CLI::App* sub = app.add_subcommand("groups", "Show incomplete and pending groups");
+    CLI::App* sub = app.add_subcommand(groups_line.name, groups_line.summary);
     sub->footer(groups_footer);
     add_ring_name(sub, options->ring);
     add_duration(sub, "--stuck", options->stuck_ms,

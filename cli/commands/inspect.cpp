@@ -1,4 +1,5 @@
 #include "cli/commands/inspect.hpp"
+#include "cli/commands/passed_on.hpp"
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -280,7 +281,7 @@ int ls(bool json) {
 
 Command add_ls(CLI::App& app) {
     auto json = std::make_shared<bool>(false);
-    CLI::App* sub = app.add_subcommand("ls", "List the rings of this user");
+    CLI::App* sub = app.add_subcommand(ls_line.name, ls_line.summary);
     sub->footer("Examples:\n  rollring ls\n  rollring ls --json");
     sub->add_flag("--json", *json, "Print a JSON list");
     return {sub, [json] { return ls(*json); }};
@@ -288,7 +289,7 @@ Command add_ls(CLI::App& app) {
 
 Command add_stat(CLI::App& app) {
     auto options = std::make_shared<StatOptions>();
-    CLI::App* sub = app.add_subcommand("stat", "Show the lanes of a ring");
+    CLI::App* sub = app.add_subcommand(stat_line.name, stat_line.summary);
     sub->footer(stat_footer);
     add_ring_name(sub, options->ring);
     add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), with rates");

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cli/commands/passed_on.hpp"
 #include "cli/commands/token.hpp"
 #include "cli/formats/stat_metrics.hpp"
 
@@ -69,7 +70,7 @@ MetricSet metrics_now(const std::vector<std::string>& rings) {
 
 Command add_metrics(CLI::App& app) {
     auto options = std::make_shared<MetricsOptions>();
-    CLI::App* sub = app.add_subcommand("metrics", "Export metrics of rings to Prometheus");
+    CLI::App* sub = app.add_subcommand(metrics_line.name, metrics_line.summary);
     sub->footer(metrics_footer);
     sub->add_option("NAME", options->rings, "Names of rings; default: all rings of this user")
         ->type_name("");

@@ -18,8 +18,7 @@ struct MetricsOptions {
 };
 
 MetricSet metrics_now(const std::vector<std::string>& rings);
-// Serves until an interrupt, and returns the exit code. In the program `rollring` this process
-// becomes `rollring-serve`.
+// Serves until an interrupt, and returns the exit code.
 int serve_metrics(const MetricsOptions& options);
 
 }  // namespace rollring::cli

@@ -1,4 +1,4 @@
-// The server of `rollring metrics`, in the program `rollring-serve`.
+// The server of `rollring metrics`.
 
 #include <fmt/core.h>
 

@@ -1,7 +1,5 @@
 #pragma once
-// The common part of the programs `rollring` and `rollring-serve`. The second one has the commands
-// that serve HTTP, because Boost.Beast takes long to compile: `rollring` becomes it, with the same
-// arguments, and users need not know.
+// The common part of the programs `rollring`, `rollring-inspect` and `rollring-serve`.
 
 #include <string>
 #include <vector>

@@ -347,11 +347,6 @@ int TrainRun::go() {
 
 }  // namespace
 
-void add_account(Json& json, const StashAccount& account) {
-    add_fields(json, account);
-    json["conserved"] = account.conserved();
-}
-
 std::string groups_table(const Json& groups) {
     std::string text =
         fmt::format("  {:<28}  {:>7}  {:>8}  {}\n", "group", "members", "reward", "advantages");

@@ -32,9 +32,6 @@ using TakeGroupSize = std::function<void(const std::string&, std::optional<std::
 CLI::Option* add_group_size(CLI::App* app, const std::string& help, TakeGroupSize take);
 int train(const ConsumeOptions& options);
 
-// Shared with `rollring groups`.
-void add_account(Json& json, const StashAccount& account);
-
 // The report's "last_groups", for people.
 std::string groups_table(const Json& groups);
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "cli/commands/command.hpp"
+#include "cli/commands/passed_on.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
@@ -141,7 +142,7 @@ int look(const WeightsOptions& options, Waiting& waiting) {
 
 Command add_weights(CLI::App& app) {
     auto options = std::make_shared<WeightsOptions>();
-    CLI::App* sub = app.add_subcommand("weights", "Show the weight channel of a ring");
+    CLI::App* sub = app.add_subcommand(weights_line.name, weights_line.summary);
     sub->footer(weights_footer);
     add_ring_name(sub, options->ring);
     add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), and wait for a publisher");

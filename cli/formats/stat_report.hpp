@@ -28,7 +28,7 @@ inline rollring::Amount sum_of(const DropAmounts& dropped) {
 Json json_of(const DropAmounts& dropped);
 
 // The stats that have a table of their fields. Their templates are compiled once, in
-// stat_report.cpp: each command would compile the code of every field again.
+// run_report.cpp and look_report.cpp: each command would compile the code of every field again.
 template <class Stat>
 concept HasFields = requires(const Stat& stat) { each_field(&stat, [](const auto&) {}); };
 
@@ -42,6 +42,9 @@ Json json_of(const Stat& stat) {
     add_fields(json, stat);
     return json;
 }
+
+// All fields of a stash's account, and whether it is balanced.
+void add_account(Json& to, const StashAccount& account);
 
 template <class T>
 std::string cell_of(FieldUnit unit, const T& value) {

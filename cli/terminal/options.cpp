@@ -279,6 +279,11 @@ void App::end_at_word(const std::string& words) {
     parts_->app->formatter(std::make_shared<UsageOfWords>(words));
 }
 
+void App::leave_all_words() {
+    parts_->app->prefix_command();
+    parts_->app->set_help_flag();
+}
+
 std::vector<std::string> App::rest() const {
     return parts_->app->remaining();
 }

@@ -95,6 +95,8 @@ class App {
     // rest(). `words` names them in the usage line.
     void end_at_word(const std::string& words);
     [[nodiscard]] std::vector<std::string> rest() const;
+    // All words after the command, --help among them, belong to another program.
+    void leave_all_words();
     void set_version_flag(const std::string& names, const std::string& version);
 
     // `value` is unchanged if the option is absent. For the types that options.cpp lists.

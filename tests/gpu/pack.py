@@ -7,7 +7,7 @@ of its packages are taken as they lie there: those that carried.txt of the frame
 tests/gpu/unpack.sh unpacks FOLDER/NAME.tar.xz. These variables name the rest:
 
     ROLLRING_CORE               rollring's module, built for CUDA, as tests/gpu/vllm/pack.sh says
-    ROLLRING_BIN                the folder with the programs `rollring` and `rollring-serve`
+    ROLLRING_BIN                the folder with the programs of `cli`
     ROLLRING_NOUS_TORCHTITAN    the fork, for torchtitan
 """
 
@@ -66,7 +66,7 @@ def take_programs(into: Path) -> None:
     folder = Path(os.environ.get("ROLLRING_BIN", ROOT / "build/cli"))
     (into / "bin").mkdir()
     (into / "lib").mkdir()
-    for name in ("rollring", "rollring-serve"):
+    for name in ("rollring", "rollring-inspect", "rollring-serve"):
         needs = subprocess.run(["ldd", str(folder / name)], capture_output=True, text=True)
         libraries = re.findall(r"=> (\S*(?:librollring|libfmt)\S*) ", needs.stdout)
         for path, kind in ((folder / name, "bin"), *((Path(one), "lib") for one in libraries)):

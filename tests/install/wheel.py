@@ -9,7 +9,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 PROGRAM = Path(sys.executable).parent / "rollring"
-SERVER = PROGRAM.with_name("rollring-serve")
+OTHERS = [PROGRAM.with_name(f"rollring-{name}") for name in ("inspect", "serve")]
 # Every Linux that the wheel's tag allows has these.
 SYSTEM_LIBRARIES = re.compile(
     r"(linux-vdso|ld-linux.*|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+|z))\.so(\.\d+)?"
@@ -42,11 +42,13 @@ def check_libraries(program: Path) -> None:
 
 
 def check_program() -> None:
-    """It knows its Python, and the program that serves."""
+    """It knows its Python, and the other programs."""
     import rollring
 
     check_libraries(PROGRAM)
-    check_libraries(SERVER)
+    for other in OTHERS:
+        check_libraries(other)
+    assert "no rings" in said_by(PROGRAM, "ls") or "health" in said_by(PROGRAM, "ls")
     answer = said_by(PROGRAM, "metrics", "--listen", "nowhere", succeeds=False)
     assert "ADDRESS:PORT" in answer, answer
     assert said_by(PROGRAM, "--version").split()[-1] == rollring.__version__

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "cli/commands/passed_on.hpp"
 #include "cli/commands/token.hpp"
 #include "integrations/atropos/commands/atropos_commands.hpp"
 
@@ -30,8 +31,7 @@ processes that send without the server. See docs/atropos.md.)";
 
 Command add_serve_atropos(CLI::App& app) {
     auto options = std::make_shared<ServeOptions>();
-    CLI::App* sub =
-        app.add_subcommand("serve-atropos", "Run an Atropos-compatible API server on a ring");
+    CLI::App* sub = app.add_subcommand(serve_atropos_line.name, serve_atropos_line.summary);
     sub->footer(serve_footer);
     add_ring_name(sub, options->hub.ring);
     sub->add_option("--host", options->host,

@@ -21,8 +21,7 @@ struct ServeOptions {
     bool keep = false;
 };
 
-// Serves until an interrupt, and returns the exit code. In the program `rollring` this process
-// becomes `rollring-serve`.
+// Serves until an interrupt, and returns the exit code.
 int serve_atropos(const ServeOptions& options);
 
 }  // namespace rollring::cli

@@ -1,4 +1,4 @@
-// The work of `rollring serve-atropos`, in the program `rollring-serve`.
+// The work of `rollring serve-atropos`.
 
 #include <fmt/core.h>
 
