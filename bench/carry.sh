@@ -40,7 +40,8 @@ copy_libraries() {
 }
 if [ "${1-}" = --binaries ]; then
     mkdir .carry/bin .carry/lib
-    cp build/cli/rollring build/bench/rollring-bench build/tests/gpu/gpu_test \
+    cp build/cli/rollring build/cli/rollring-inspect build/bench/rollring-bench \
+        build/tests/gpu/gpu_test \
         build/tests/gpu/pack_rate build/tests/gpu/domain_test build/tests/gpu/channel_peer \
         .carry/bin/
     copy_libraries
