@@ -24,7 +24,7 @@ if not FORK:
 import rollring as rr  # noqa: E402
 from python.atropos_servers import ours  # noqa: E402
 from titan_handlers import Shape, taken  # noqa: E402
-from titan_runs import Outcome, Run, groups_of  # noqa: E402
+from titan_runs import Outcome, Run, groups_of, saved  # noqa: E402
 
 STEPS = 3
 
@@ -115,17 +115,23 @@ def test_its_whole_trainer_makes_the_same_steps_as_with_its_rest_client(
     assert (rest.norms, rest.served) == (undisturbed.norms, undisturbed.served)
 
 
-@pytest.mark.parametrize("beside", ["tensor_parallel", "data_parallel_replicate"])
+@pytest.mark.parametrize(
+    "beside", ["tensor_parallel", "data_parallel_replicate", "pipeline_parallel"]
+)
 def test_four_ranks_make_the_same_steps_as_with_its_rest_client(
     rings: Any, tmp_path: Path, beside: str
 ) -> None:
-    """Two FSDP ranks, each shared by two tensor parallel ranks; or a replica beside them."""
+    """Two FSDP ranks, each shared by two tensor parallel ranks; or a replica beside them; or two
+    for each stage of a pipeline, whose engines get the weights of both.
+    """
     values = {
         "ranks": 4,
         "parallelism__data_parallel_shard_degree": 2,
         f"parallelism__{beside}_degree": 2,
         "training__local_batch_size": 1,
     }
+    if beside == "pipeline_parallel":  # a batch is at least one microbatch for each stage
+        values["training__local_batch_size"] = 2
     found = []
     for rollouts in ("ring", "rest"):
         with ExitStack() as stack:
@@ -134,6 +140,7 @@ def test_four_ranks_make_the_same_steps_as_with_its_rest_client(
     ring, rest = found
     assert list(ring.norms) == [1, 2, 3] and len(ring.served[3]) == 57
     assert (ring.norms, ring.served) == (rest.norms, rest.served)
+    assert ring.served[3] == saved(FORK, tmp_path / "ring", 3)
 
 
 @pytest.mark.parametrize(

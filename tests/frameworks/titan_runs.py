@@ -39,6 +39,21 @@ def groups_of(count: int, size: int, longest: int) -> list[Any]:
     return groups
 
 
+def saved(fork: str, folder: Path, step: int) -> dict[str, str]:
+    """The digests of a checkpoint's weights, as an engine would serve them."""
+    asked = [str(HERE / "titan_saved.py"), str(folder / f"checkpoint/step-{step}")]
+    path = [fork, *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, *asked],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 class Outcome(NamedTuple):
     """Of a run: its final state, gradient norms by step, each engine's digests by version, and how
     each rank ended.

@@ -17,20 +17,20 @@ torch = pytest.importorskip("torch")
 import rollring as rr
 from rollring.integrations import torchtitan
 from rollring.integrations.torchtitan import Settings, _weights
-from torchtitan_world import World, stand_in
+from torchtitan_world import Group, World, stand_in
 
 PATIENCE = 60.0
 
 
 class Sharded:
-    """A parameter of which each rank has a part: all ranks gather it together."""
+    """A parameter of which each rank has a part: all ranks of its stage gather it together."""
 
-    def __init__(self, world: World, whole: Any) -> None:
-        self.world, self.whole = world, whole
+    def __init__(self, world: World, whole: Any, stage: Group | None) -> None:
+        self.world, self.whole, self.stage = world, whole, stage
         self.shape, self.dtype = whole.shape, whole.dtype
 
     def full_tensor(self) -> Any:
-        self.world.meet("full_tensor")
+        self.world.meet("full_tensor", group=self.stage)
         return self.whole.clone()
 
 
@@ -65,13 +65,17 @@ class Trainer:
     parallel_dims: Any = field(default_factory=lambda: SimpleNamespace(pp_enabled=False))
     urls: list[str] = field(default_factory=list)
     peft: bool = False
+    stage: Group | None = None  # the ranks of its pipeline stage
+    _pp_local_to_original: dict[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)
 
     @property
     def model_parts(self) -> list[Any]:
-        named = [(name, Sharded(self.world, tensor)) for name, tensor in self.state.items()]
+        named = [
+            (name, Sharded(self.world, tensor, self.stage)) for name, tensor in self.state.items()
+        ]
         return [SimpleNamespace(named_parameters=lambda: iter(named))]
 
     @property
@@ -93,10 +97,12 @@ class Trainer:
 
 
 class Trial:
-    """Two ranks of a trainer whose weights go by ``settings``."""
+    """Ranks of a trainer whose weights go by ``settings``."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, ring: str, **settings: Any) -> None:
-        self.world = World(2)
+    def __init__(
+        self, patch: pytest.MonkeyPatch, ring: str, ranks: int = 2, **settings: Any
+    ) -> None:
+        self.world = World(ranks)
         theirs = stand_in(patch, self.world, [])
         self.state = {
             "layers.0._checkpoint_wrapped_module.w": torch.randn(5, 7),
@@ -107,7 +113,7 @@ class Trial:
         self.program.Trainer = type("Trainer", (Trainer,), {"__hash__": Trainer.__hash__})
         self.program.setup_group = self.program.new_group = None
         _weights.take_weights(self.program, theirs, Settings(ring=ring, **settings))
-        self.trainers = [self.program.Trainer(self.world, self.state) for _ in range(2)]
+        self.trainers = [self.program.Trainer(self.world, self.state) for _ in range(ranks)]
 
     def send(self, step: int) -> list[Any]:
         def one(rank: int) -> None:
@@ -267,13 +273,67 @@ def test_servers_of_vllm_are_those_of_its_configuration(
     ]
 
 
-@pytest.mark.parametrize("what", ["pipeline stages", "adapters"])
-def test_weights_that_are_not_gathered_are_refused_on_every_rank(
-    ring: str, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_adapters_are_refused_on_every_rank(ring: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Trial(monkeypatch, ring, weights="channel")
     for trainer in made.trainers:
-        trainer.parallel_dims.pp_enabled = what == "pipeline stages"
-        trainer.peft = what == "adapters"
+        trainer.peft = True
     for error in made.send(1):
-        assert isinstance(error, rr.RollringError) and what in str(error)
+        assert isinstance(error, rr.RollringError) and "adapters" in str(error)
+
+
+def staged(made: Trial, counted_from_0: bool) -> None:
+    """Two stages, each of two ranks; the rank that sends is the first of the last stage."""
+    world = made.world
+    first, second = Group([0, 1]), Group([2, 3])
+    columns = [Group([0, 2]), Group([1, 3])]
+    layer = "layers.0.w" if counted_from_0 else "layers.1.w"
+    states = [
+        {"embeddings": torch.randn(6, 2), "layers.0.w": torch.randn(5, 7)},
+        {layer: torch.randn(5, 7), "norm": torch.randn(9).to(torch.bfloat16)},
+    ]
+    made.state = {**states[0], "layers.1.w": states[1][layer], "norm": states[1]["norm"]}
+    made.trainers = []
+    for rank in range(4):
+        mesh = SimpleNamespace(get_group=lambda rank=rank: columns[rank % 2])
+        dims = SimpleNamespace(pp_enabled=True, get_mesh={"pp": mesh}.__getitem__)
+        made.trainers.append(
+            made.program.Trainer(
+                world,
+                states[rank // 2],
+                metrics_rank=2,
+                parallel_dims=dims,
+                stage=[first, second][rank // 2],
+                _pp_local_to_original={layer: "layers.1.w"} if rank > 1 else {},
+            )
+        )
+
+
+@pytest.mark.parametrize("counted_from_0", [False, True])
+def test_the_stages_of_a_pipeline_go_to_engines_as_one_model(
+    ring: str, monkeypatch: pytest.MonkeyPatch, counted_from_0: bool
+) -> None:
+    versions: list[dict[str, Any]] = []
+    served(ring, versions, refuse=2)
+    made = Trial(monkeypatch, ring, ranks=4, weights="channel", engines=1, publish_as="")
+    staged(made, counted_from_0)
+    assert made.send(1) == [None] * 4
+    # One that fails leaves no stage waiting with its tensors.
+    assert all(isinstance(error, rr.RollringError) for error in made.send(2))
+    for tensor in made.state.values():
+        tensor += 1
+    assert made.send(3) == [None] * 4
+    assert set(versions[-1]) == {f"model.{name}" for name in made.state}
+    for name, tensor in made.state.items():
+        found = versions[-1][f"model.{name}"]
+        assert torch.equal(found.view(tensor.dtype), tensor), name
+
+
+def test_stages_whose_names_do_not_tell_them_apart_are_refused(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Trial(monkeypatch, ring, ranks=4, weights="channel")
+    staged(made, counted_from_0=True)
+    for trainer in made.trainers:
+        trainer._pp_local_to_original = {}
+    for error in made.send(1):
+        assert isinstance(error, rr.RollringError) and "of the same name" in str(error)

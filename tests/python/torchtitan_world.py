@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,15 +25,36 @@ PATIENCE = 60.0
 MASKED = -100
 
 
+class Group:
+    """Ranks that meet, and their values, pickled."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self.ranks = list(ranks)
+        self._barrier = threading.Barrier(len(self.ranks))
+        self._slots: dict[int, bytes] = {}
+        self._calls: dict[int, str] = {}
+
+    def meet(self, rank: int, call: str, value: Any) -> list[bytes]:
+        """Ranks in different collectives would wait for ever."""
+        self._slots[rank], self._calls[rank] = pickle.dumps(value), call
+        self._barrier.wait(PATIENCE)
+        found = [self._slots[one] for one in self.ranks]
+        calls = set(self._calls.values())
+        self._barrier.wait(PATIENCE)
+        assert calls == {call}, f"the ranks are in {calls}"
+        return found
+
+
 class World:
     """torch.distributed, of threads: their messages to each other are pickled."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self._barrier = threading.Barrier(ranks)
+        self._all = Group(range(ranks))
         self._here = threading.local()
-        self._slots: list[bytes] = [b""] * ranks
-        self._calls: list[str] = [""] * ranks
+        self._sent: dict[tuple[int, int], queue.Queue[bytes]] = {
+            (source, target): queue.Queue() for source in range(ranks) for target in range(ranks)
+        }
 
     def get_rank(self) -> int:
         return int(self._here.rank)
@@ -40,15 +62,18 @@ class World:
     def get_world_size(self) -> int:
         return self.ranks
 
-    def meet(self, call: str, value: Any = None) -> list[bytes]:
-        """The value of each rank, pickled. Ranks in different collectives would wait for ever."""
-        rank = self.get_rank()
-        self._slots[rank], self._calls[rank] = pickle.dumps(value), call
-        self._barrier.wait(PATIENCE)
-        found, calls = list(self._slots), list(self._calls)
-        self._barrier.wait(PATIENCE)
-        assert set(calls) == {call}, f"the ranks are in {calls}"
-        return found
+    def get_process_group_ranks(self, group: Group) -> list[int]:
+        return group.ranks
+
+    def meet(self, call: str, value: Any = None, group: Group | None = None) -> list[bytes]:
+        """The value of each rank, pickled."""
+        return (group or self._all).meet(self.get_rank(), call, value)
+
+    def send(self, tensor: Any, target: int, group: Group) -> None:
+        self._sent[self.get_rank(), target].put(pickle.dumps(tensor))
+
+    def recv(self, tensor: Any, source: int, group: Group) -> None:
+        tensor.copy_(pickle.loads(self._sent[source, self.get_rank()].get(timeout=PATIENCE)))
 
     def barrier(self) -> None:
         self.meet("barrier")
@@ -56,8 +81,8 @@ class World:
     def broadcast_object_list(self, values: list[Any], source: int) -> None:
         values[:] = pickle.loads(self.meet("broadcast_object_list", values)[source])
 
-    def all_gather_object(self, into: list[Any], value: Any) -> None:
-        into[:] = map(pickle.loads, self.meet("all_gather_object", value))
+    def all_gather_object(self, into: list[Any], value: Any, group: Group | None = None) -> None:
+        into[:] = map(pickle.loads, self.meet("all_gather_object", value, group))
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
         """Its result on each rank; a rank that fails gives its error."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from ... import WeightPublisher
 from ...errors import InvalidArgumentError, UnsupportedError
+from ._pipeline import Pipeline
 from ._ranks import distributed, failing_together
 from ._rollouts import ring_of
 from ._settings import Settings
@@ -31,7 +32,7 @@ _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 class Source:
     """The trainer's parameters under the names of Hugging Face, as vLLM's trainers take them: the
-    ranks gather one after the other, together.
+    ranks gather one after the other, together. Every rank makes it.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -43,11 +44,17 @@ class Source:
             )
         self._adapter = made(trainer.model_args, model.hf_assets_path)
         self._parts = trainer.model_parts
+        # Parts of a model may count their layers from 0.
+        self._whole_names = getattr(trainer, "_pp_local_to_original", {})
+        self._pipeline = Pipeline(trainer)
+        self._listed = self._pipeline.collect(self._own())
         self._left: Iterator[tuple[str, Any]] = iter(())
 
-    def _parameters(self) -> Iterator[tuple[str, Any]]:
+    def _own(self) -> Iterator[tuple[str, Any]]:
+        """The parameters of this rank's stages."""
         for part in self._parts:
             for name, parameter in part.named_parameters():
+                name = self._whole_names.get(name, name)
                 for wrapper in _WRAPPERS:
                     name = name.replace(wrapper, "")
                 yield name, parameter
@@ -60,9 +67,9 @@ class Source:
         torch: Any = importlib.import_module("torch")
         return [
             SimpleNamespace(name=key, dtype=one.dtype, shape=tuple(one.shape))
-            for name, parameter in self._parameters()
+            for each in self._listed
             for key, one in self._named(
-                name, torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                each.name, torch.empty(each.shape, dtype=each.dtype, device="meta")
             )
         ]
 
@@ -79,9 +86,15 @@ class Source:
     __iter__ = iter_full
 
     def _gathered(self) -> Iterator[tuple[str, Any]]:
-        for name, parameter in self._parameters():
-            whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-            yield from self._named(name, whole.detach())
+        own = dict(self._own())
+        for each in self._listed:
+            whole = None
+            if (parameter := own.get(each.name)) is not None:
+                whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+                whole = whole.detach()
+            whole = self._pipeline.bring(each, whole)
+            if whole is not None:
+                yield from self._named(each.name, whole)
 
     def drain(self) -> None:
         """Gather the rest, which other ranks wait for."""
@@ -142,15 +155,11 @@ class Sender:
     """One rank's side: one of them publishes, and the others gather with it."""
 
     def __init__(self, trainer: Any, settings: Settings) -> None:
-        for what, is_so in {
-            "pipeline stages": trainer.parallel_dims.pp_enabled,
-            "adapters (peft)": trainer.job_config.peft.enable_peft,
-        }.items():
-            if is_so:
-                raise UnsupportedError(
-                    f'the weights of {what} are not gathered: say {{"weights": "theirs"}}',
-                    "unsupported",
-                )
+        if trainer.job_config.peft.enable_peft:
+            raise UnsupportedError(
+                'the weights of adapters (peft) are not gathered: say {"weights": "theirs"}',
+                "unsupported",
+            )
         self._source = Source(trainer)
         self._rank = trainer.metrics_rank
         self._is_sender = distributed().get_rank() == self._rank
