@@ -100,19 +100,46 @@ void ShownStash::wake_openers() {
 // groups, so that no producer need wait for it. Not in the overflow file: as long as anything
 // moves, these groups wait for memory.
 void ShownStash::grow_room(std::int64_t now_ns) {
+    std::uint64_t more = room_->ahead_bytes();
+    for (const std::uint32_t lane : core_->roster().active()) {
+        more = std::max(more, wish_of(core_->map(), lane).place_bytes);
+    }
+    grow_for(more, [&](Spill& spill, std::uint64_t usable) {
+        static_cast<void>(spill.grow_in_memory(usable, core_->map(), now_ns));
+    });
+}
+
+// Calls `grow` with the bytes that the spill must hold so that claims of `more_bytes` fit, unless
+// they fit already.
+template <class Grow>
+void ShownStash::grow_for(std::uint64_t more_bytes, Grow grow) {
     // Claims made while no stash read the ring count each producer of a group.
     Spill* const spill = evacuation_->spill();
     if (spill == nullptr || !caught_up_) return;
-    std::uint64_t wanted = room_->ahead_bytes();
-    for (const std::uint32_t lane : core_->roster().active()) {
-        wanted = std::max(wanted, wish_of(core_->map(), lane).place_bytes);
-    }
-    wanted += room_->owed_bytes() + room_->claimed_bytes(core_->roster().active());
+    const std::span<const std::uint32_t> lanes = core_->roster().active();
+    if (room_->has_room(more_bytes, lanes)) return;
     const std::uint64_t kept =
         room_->room_bytes() - std::min(room_->room_bytes(), spill->usable_bytes());
-    if (wanted <= room_->room_bytes()) return;
-    static_cast<void>(spill->grow_in_memory(wanted - kept, core_->map(), now_ns));
+    grow(*spill, room_->owed_bytes() + room_->claimed_bytes(lanes) + more_bytes - kept);
     show_room_of(*spill);
+}
+
+void ShownStash::note_back() {
+    if (ran_short_) return;
+    const std::span<const std::uint32_t> lanes = core_->roster().active();
+    ran_short_ = std::ranges::any_of(lanes, [&](std::uint32_t lane) {
+        const std::uint64_t wish = wish_of(core_->map(), lane).place_bytes;
+        return wish != 0 && !room_->has_room(wish, lanes);
+    });
+}
+
+void ShownStash::make_room_ahead(std::uint64_t records) {
+    if (!ran_short_) return;
+    const std::int64_t now_ns = monotonic_ns();
+    grow_for(room_->claim_bytes(records), [&](Spill& spill, std::uint64_t usable) {
+        spill.grow_ahead(usable, core_->map(), now_ns);
+    });
+    if (room_grew_) wake_openers();
 }
 
 // Each group once: one call may touch it several times.

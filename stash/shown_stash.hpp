@@ -66,10 +66,18 @@ class ShownStash {
     // All records that were there when this stash opened have been read.
     void note_caught_up();
 
+    // The trainer returns: notes whether producers waited for room while it worked.
+    void note_back();
+    // The trainer leaves with a batch of this many records: no room is made until it returns. Makes
+    // room for another such batch now, if producers ever waited for room in its absence.
+    void make_room_ahead(std::uint64_t records);
+
   private:
     StashPage& begin_page();
     void wake_openers();
     void grow_room(std::int64_t now_ns);
+    template <class Grow>
+    void grow_for(std::uint64_t more_bytes, Grow grow);
     void show_room_of(const Spill& spill);
 
     ConsumerCore* core_;
@@ -88,6 +96,7 @@ class ShownStash {
     bool room_grew_ = false;    // since then
     std::uint64_t inherited_groups_ = 0;  // open at a predecessor, until all are read again
     bool caught_up_ = false;
+    bool ran_short_ = false;  // while the trainer worked
 };
 
 }  // namespace rollring

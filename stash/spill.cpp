@@ -160,6 +160,13 @@ bool Spill::grow_to(std::uint64_t usable_bytes, std::uint64_t most, const RingMa
     return this->usable_bytes() >= usable_bytes;
 }
 
+void Spill::grow_ahead(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
+    if (ahead_refused_ || refused_ns_ != 0) return;
+    ahead_refused_ = !grow_in_memory(usable_bytes, map, now_ns);
+    refused_ns_ = 0;
+    grow_error_.clear();
+}
+
 // Adds memory up to its limit, and then the file if `most` reaches into it. The added part may be
 // shorter than `least`.
 Result<void> Spill::add_part(std::uint64_t least, std::uint64_t wanted, std::uint64_t most,

@@ -54,6 +54,9 @@ class Spill {
     bool grow_in_memory(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns) {
         return grow_to(usable_bytes, memory_bytes(), map, now_ns);
     }
+    // The same for room that no producer waits for yet. A refusal delays no other growth, and ends
+    // these attempts: other programs may need the rest of the memory.
+    void grow_ahead(std::uint64_t usable_bytes, const RingMap& map, std::int64_t now_ns);
     [[nodiscard]] const std::string& grow_error() const { return grow_error_; }
 
     // Bytes of the records in the spill, as of the last move() or note_live().
@@ -108,6 +111,7 @@ class Spill {
     std::uint64_t live_bytes_ = 0;
     std::uint64_t largest_bytes_ = 0;  // the longest record since it was last empty
     std::int64_t refused_ns_ = 0;      // when the system refused memory
+    bool ahead_refused_ = false;
     std::string grow_error_;
 };
 

@@ -331,6 +331,7 @@ bool Stash::Impl::cut_rest(std::int64_t now_ns) {
 void Stash::Impl::ship(Batch& batch, std::shared_ptr<void> self) {
     leases.lease(batch, plan, std::move(self));
     shown.show_batch(leases.latest());
+    shown.make_room_ahead(plan.subsequences.size());
     notices.note_batch();
 }
 
@@ -338,6 +339,7 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
     if (!impl.core.usable()) return NextBatch::closed;
+    impl.shown.note_back();
     bool blocked = false;
     bool changed = true;  // since the room was shown
     int turns_late = 0;

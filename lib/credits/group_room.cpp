@@ -120,12 +120,15 @@ bool GroupRoom::lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lane
     if (bytes_bound != 0 && peek(control_->held_bytes) >= bytes_bound) return false;
     const std::uint64_t bound = peek(control_->max_open_groups);
     if (places_are_taken(taken_places(lanes), bound, map_->geometry().lane_count)) return false;
-    return shown_owed_bytes_ + claimed_bytes(lanes) + bytes <= shown_room_bytes_;
+    return has_room(bytes, lanes);
+}
+
+std::uint64_t GroupRoom::claim_bytes(std::uint64_t records) const {
+    return records * longest_lines() * line_bytes;
 }
 
 std::uint64_t GroupRoom::ahead_bytes() const {
-    const std::uint64_t members = std::uint64_t{group_size_} + group_extra_;
-    return 2 * members * longest_lines() * line_bytes;
+    return claim_bytes(2 * (std::uint64_t{group_size_} + group_extra_));
 }
 
 std::uint64_t GroupRoom::claimed_bytes(std::span<const std::uint32_t> lanes) const {

@@ -92,11 +92,16 @@ class GroupRoom {
     // Whether a producer that waits to open a group of this many bytes may do so.
     [[nodiscard]] bool lets_in(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const;
 
+    // Whether claims of this many bytes more fit into the room.
+    [[nodiscard]] bool has_room(std::uint64_t bytes, std::span<const std::uint32_t> lanes) const {
+        return shown_owed_bytes_ + claimed_bytes(lanes) + bytes <= shown_room_bytes_;
+    }
+    // The claims of this many records.
+    [[nodiscard]] std::uint64_t claim_bytes(std::uint64_t records) const;
     // The bytes that two more groups would need; and whether there is too little room for them.
     [[nodiscard]] std::uint64_t ahead_bytes() const;
     [[nodiscard]] bool runs_short(std::span<const std::uint32_t> lanes) const {
-        return shown_room_bytes_ != 0 &&
-               shown_owed_bytes_ + claimed_bytes(lanes) + ahead_bytes() > shown_room_bytes_;
+        return shown_room_bytes_ != 0 && !has_room(ahead_bytes(), lanes);
     }
 
     // The bytes that a lane can hold for long without blocking its producer
