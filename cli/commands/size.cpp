@@ -15,9 +15,10 @@ constexpr const char* size_footer = R"(Examples:
   rollring size
   rollring size --producers 64 --group 16 --tokens 131072
   rollring size --tokens 32768 --token-bytes 969 --json    # with routed experts
-With this much memory no producer waits for room. A smaller ring works, too: producers
-wait while memory is short. A producer holds its lane from the moment it opens, also
-while it is idle; the spill is reserved as it is used.
+With this much memory producers wait for room only while the trainer works on a batch for
+long (docs/progress.md). A smaller ring works, too: producers wait while memory is short.
+A producer holds its lane from the moment it opens, also while it is idle; the spill is
+reserved as it is used.
 Exit code 1 if the run needs more memory than this machine has.)";
 
 struct SizeOptions {
