@@ -25,7 +25,18 @@ from typing import Any
 import torch
 
 HEADS, GROUPS, VOCABULARY = 4, 2, 64
-AREAL = "areal.experimental"
+
+
+def services() -> str:
+    """The package of AReaL's services, whose name is another one after 1.0.4; AReaL itself, which
+    `prepare` has to be ahead of, is not imported.
+    """
+    spec = importlib.util.find_spec("areal")
+    assert spec is not None and spec.origin is not None
+    return "areal.v2" if (Path(spec.origin).parent / "v2").is_dir() else "areal.experimental"
+
+
+AREAL = services()
 
 
 def shapes(hidden: int, layers: int = 2) -> dict[str, tuple[int, ...]]:
@@ -317,7 +328,6 @@ def scheduler_of(model: torch.nn.Module) -> Any:
 
 
 def engine(given: dict[str, Any], of: type[Host] = Host) -> None:
-    import areal
     import uvicorn
     from fastapi import FastAPI
 
@@ -329,7 +339,8 @@ def engine(given: dict[str, Any], of: type[Host] = Host) -> None:
 
         dies_in(rr.WeightUpdate, "tensors", given["dies"])
     # The package around its routes imports SGLang, and the routes do not.
-    place = Path(areal.__file__).parent / "experimental/inference_service/sglang/awex.py"
+    around: Any = importlib.util.find_spec(f"{AREAL}.inference_service")
+    place = Path(around.origin).parent / "sglang/awex.py"
     spec = importlib.util.spec_from_file_location("areal_awex_routes", place)
     assert spec is not None and spec.loader is not None
     routes = importlib.util.module_from_spec(spec)

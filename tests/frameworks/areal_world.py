@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -15,13 +16,12 @@ from typing import Any
 sys.modules["coverage"] = None  # type: ignore[assignment]
 
 import httpx
-from areal.experimental.weight_update.controller import (
-    WeightUpdateController,
-    WeightUpdateControllerConfig,
-)
 
 import rollring as rr
+from areal_workers import AREAL
 from python.atropos_servers import free_port
+
+controllers: Any = importlib.import_module(f"{AREAL}.weight_update.controller")
 
 HERE = Path(__file__).parent
 PATIENCE = 300.0
@@ -78,10 +78,10 @@ class World:
                     break
                 assert one.poll() is None, up.with_suffix(".log").read_text()[-4000:]
                 signal.sigtimedwait([], 0.1)
-        config = WeightUpdateControllerConfig(
+        config = controllers.WeightUpdateControllerConfig(
             host="127.0.0.1", port=0, setup_timeout=PATIENCE, request_timeout=PATIENCE
         )
-        self.controller = WeightUpdateController(config)
+        self.controller = controllers.WeightUpdateController(config)
         self.controller.initialize()
         self.controller.connect(self.pair, self.trainers, self.engines, colocate=True)
 

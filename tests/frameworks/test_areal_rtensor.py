@@ -42,10 +42,11 @@ class Worker:
         self.log = folder / f"{port}.log"
         arguments = ["--host", "localhost", "--port", str(port), "--role", "actor"]
         arguments += ["--experiment-name", experiment, "--trial-name", "t", "--worker-index", "0"]
+        path = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
         with self.log.open("wb") as log:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
-                env=os.environ | {"PYTHONPATH": str(HERE), **given},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(path), **given},
                 cwd=folder,
                 stdout=log,
                 stderr=subprocess.STDOUT,
