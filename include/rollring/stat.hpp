@@ -72,7 +72,7 @@ ROLLRING_API Result<RunTrouble> find_trouble(std::string_view ring,
 // The fields of each stat struct, once: reports, tables and monitoring are made from them.
 //
 //   std::vector<std::string_view> names;
-//   for_each_field<LaneStat>([&](const auto& field) { names.push_back(field.name); });
+//   for_each_field<LaneStat>([&] (const auto& field) { names.push_back(field.name); });
 //
 // for_each_field(stat, visit) passes the value, too.
 //
