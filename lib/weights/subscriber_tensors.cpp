@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "tensor_memory.hpp"
 #include "packing.hpp"
+#include "tensor_memory.hpp"
 #include "tensor_view.hpp"
 
 namespace rollring::weights {

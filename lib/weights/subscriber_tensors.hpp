@@ -10,8 +10,8 @@
 
 #include "backend.hpp"
 #include "manifest.hpp"
-#include "tensor_memory.hpp"
 #include "rollring/weights.hpp"
+#include "tensor_memory.hpp"
 
 namespace rollring::weights {
 
