@@ -12,8 +12,7 @@
 #include "support/test_ring.hpp"
 
 using namespace rollring;
-using rollring::test::patience;
-using rollring::test::TestRing;
+using namespace rollring::test;
 
 namespace {
 
