@@ -24,7 +24,7 @@ if not FORK:
 import rollring as rr  # noqa: E402
 from python.atropos_servers import ours  # noqa: E402
 from titan_handlers import Shape, taken  # noqa: E402
-from titan_runs import Outcome, Run, groups_of, saved  # noqa: E402
+from titan_runs import STAGED, Outcome, Run, groups_of, saved  # noqa: E402
 
 STEPS = 3
 
@@ -43,25 +43,31 @@ def rings(tmp_path: Path) -> Iterator[Any]:
         rr.remove(one, force=True, missing_ok=True)
 
 
-@pytest.mark.parametrize(("world", "parts", "scale"), [(2, 1, True), (4, 2, False)])
+@pytest.mark.parametrize(
+    ("world", "parts", "scale", "cp"), [(2, 1, True, 1), (4, 2, False, 1), (4, 1, True, 2)]
+)
 def test_each_rank_trains_on_what_its_rest_client_gives_it(
-    rings: Any, tmp_path: Path, world: int, parts: int, scale: bool
+    rings: Any, tmp_path: Path, world: int, parts: int, scale: bool, cp: int
 ) -> None:
-    """Its handler, unmodified, behind serve-atropos, with the ring, and behind Atropos' own hub."""
+    """Its handler, unmodified, behind serve-atropos, with the ring, and behind Atropos' own hub.
+    Context parallel ranks are given the same sequences.
+    """
     size, longest, a_step = 4, 300, 4
     groups = groups_of(STEPS * a_step, size, longest)
     ways = {"hub": "", "rest": rings(), "ring": rings()}
-    shape = Shape(world, STEPS, size * a_step, 512, scale, parts)
+    shape = Shape(world, STEPS, size * a_step, 512, scale, parts, cp)
     found = taken(FORK, tmp_path, shape, ways, groups)
     for one in found:
         assert one["ring"]["steps"] == one["rest"]["steps"]
         assert len(one["ring"]["steps"]) == STEPS
+    for rank, one in enumerate(found):
+        assert one["ring"]["steps"] == found[rank - rank % cp]["ring"]["steps"]
     # The hub hands out the latest batch first.
     by_way = [
         sorted(row for one in found for step in one[way]["steps"] for row in step["rows"])
         for way in ("hub", "ring")
     ]
-    assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size
+    assert by_way[0] == by_way[1] and len(by_way[0]) == len(groups) * size * cp
     seconds = {way: max(one[way]["seconds"][-1] for one in found) for way in ways}
     print(json.dumps({"ranks": world, "seconds of a step": seconds}))
 
@@ -143,15 +149,34 @@ def test_four_ranks_make_the_same_steps_as_with_its_rest_client(
     assert ring.served[3] == saved(FORK, tmp_path / "ring", 3)
 
 
+def test_its_trainer_with_context_parallel_ranks_is_refused_by_all_of_them(
+    rings: Any, tmp_path: Path
+) -> None:
+    """It gives each of them whole rows, by its REST client as by the ring. Once it divides them,
+    this has to train instead.
+    """
+    ring = rings()
+    with ours(ring, tmp_path) as server:
+        run = Run(FORK, tmp_path, ring, server.url, STEPS, parallelism__context_parallel_degree=2)
+        run.all_end = True
+        run.start()
+        found = run.end()
+    for code, log in found.ranks:
+        assert code == 1, log[-4000:]
+        assert "does not divide its rows among context parallel ranks" in log
+    assert found.norms == {}
+
+
 @pytest.mark.parametrize(
-    ("dies", "interval", "acknowledge", "sent", "begins"),
+    ("dies", "interval", "acknowledge", "sent", "begins", "mode"),
     [
-        ("2:send_weights", 1, "step", 1, 2),
-        ("3:train_step", 1, "step", 2, 3),
-        ("3:ack", 1, "step", 2, 3),
-        ("2:finish", 1, "step", 2, 2),
-        ("3:train_step", STEPS, "checkpoint", 2, 1),
-        ("3:unwritten", 1, "checkpoint", 2, 2),
+        ("2:send_weights", 1, "step", 1, 2, "disabled"),
+        ("3:train_step", 1, "step", 2, 3, "disabled"),
+        ("3:ack", 1, "step", 2, 3, "disabled"),
+        ("2:finish", 1, "step", 2, 2, "disabled"),
+        ("3:train_step", STEPS, "checkpoint", 2, 1, "disabled"),
+        ("3:unwritten", 1, "checkpoint", 2, 2, "async"),
+        ("3:unwritten", 1, "checkpoint", 2, 2, STAGED),
     ],
 )
 def test_a_trainer_that_is_killed_ends_with_the_same_weights(
@@ -163,16 +188,17 @@ def test_a_trainer_that_is_killed_ends_with_the_same_weights(
     acknowledge: str,
     sent: int,
     begins: int,
+    mode: str,
 ) -> None:
     """Within a step; between the checkpoint of a step and its acknowledgement, and in the middle
     of that; while a checkpoint is written; without any checkpoint; with asynchronous checkpoints,
-    while that of the step before is not whole. The next trainer goes on from the last checkpoint,
-    with the groups of exactly those steps; versions whose step is trained again have further
-    numbers.
+    also those that processes of their own write, while that of the step before is not whole. The
+    next trainer goes on from the last checkpoint, with the groups of exactly those steps; versions
+    whose step is trained again have further numbers.
     """
     last = sent + STEPS - begins + 1
     how = {"interval": interval, "acknowledge": acknowledge}
-    values = {"checkpoint__async_mode": "async" if "unwritten" in dies else "disabled"}
+    values = {"checkpoint__async_mode": mode}
     with ExitStack() as stack:
         killed, again = whole_run(
             stack,

@@ -31,6 +31,7 @@ class Shape(NamedTuple):
         seq_len: Tokens that a row may have.
         scale: `grpo.scale_adv_by_len`.
         parts: `grpo.num_microbatches`.
+        cp: Context parallel ranks that share a sequence; data parallel are the others.
     """
 
     world: int
@@ -39,6 +40,7 @@ class Shape(NamedTuple):
     seq_len: int
     scale: bool = False
     parts: int = 1
+    cp: int = 1
 
 
 def post(url: str, groups: list[Any], longest: int) -> None:

@@ -71,9 +71,10 @@ def run(way: str, theirs: Any, rank: int, world: int) -> dict[str, Any]:
     for step in range(GIVEN["steps"]):
         began = time.perf_counter()
         batches, longest, size, count, lengths, *_ = handler.data_handling(
-            None, 1, world, 0, torch.device("cpu"), config, step
+            None, GIVEN["cp"], world // GIVEN["cp"], 0, torch.device("cpu"), config, step
         )
-        mine = batches[rank * count : (rank + 1) * count]  # as Trainer.grab_batch does
+        part = rank // GIVEN["cp"]
+        mine = batches[part * count : (part + 1) * count]  # as Trainer.grab_batch does
         seconds.append(time.perf_counter() - began)
         steps.append(
             {

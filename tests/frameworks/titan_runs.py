@@ -26,6 +26,7 @@ EXAMPLES = HERE.parents[1] / "examples"
 RANKS = 2
 SEQUENCES = 8
 LONGEST = 60
+STAGED = "async_with_pinned_mem"
 
 
 def groups_of(count: int, size: int, longest: int) -> list[Any]:
@@ -79,6 +80,7 @@ class Run:
     devices = ("",)  # of its engines
     program = (str(EXAMPLES / "tiny_titan.py"),)
     model = "llama3/train_configs/debug_model.toml"
+    all_end = False  # by themselves, whichever failed
 
     def __init__(
         self,
@@ -119,7 +121,8 @@ class Run:
             engine = [str(HERE / "titan_engine.py"), self.ring, versions, name, device]
             self._engines.append(self._begin(engine, self._log_of(f"{name}-"), os.environ))
         port = str(free_port())
-        arguments = self._arguments(interval, "titan_killed" if dies else "")
+        staged = self._given.get("checkpoint.async_mode") == STAGED
+        arguments = self._arguments(interval, "titan_killed" if dies or staged else "")
         for rank in range(self._count):
             of_rank = {"RANK": str(rank), "LOCAL_RANK": str(rank), "MASTER_PORT": port}
             log = self._log_of(f"rank{rank}-")
@@ -207,7 +210,7 @@ class Run:
         for _ in range(int(self.patience / 0.2)):
             codes = [rank.poll() for rank in self._ranks]
             failed = any(codes) or any(one.poll() for one in self._engines)
-            if None not in codes or (failed and not self._one_dies):
+            if None not in codes or (failed and not (self._one_dies or self.all_end)):
                 break
             signal.sigtimedwait([], 0.2)
         code = next((code for code in codes if code), 0 if None not in codes else -1)

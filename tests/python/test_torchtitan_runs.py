@@ -80,6 +80,51 @@ def test_groups_that_wait_for_a_checkpoint_need_one(trial: Any, given: dict[str,
     assert trainer.step == 0
 
 
+def test_a_trainer_that_does_not_divide_its_rows_is_refused(
+    trial: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trial(2)
+    trainer_type: Any = type("Trainer", (Trainer,), {"cp_degree": 2})
+    _handler.take_trainer(trainer_type, made.settings)
+    trainer = trainer_type(made.handlers[0], None)
+    for error in made.world.run(lambda _: trainer.train()):
+        assert isinstance(error, rr.UnsupportedError)
+        assert "does not divide its rows among context parallel ranks" in str(error)
+    assert trainer.step == 0
+    monkeypatch.setattr(sys.modules[__name__], _handler.DIVIDES, None, raising=False)
+    made.world.run(lambda _: trainer.train())
+    assert trainer.step == 2  # one of each rank
+
+
+def test_a_state_that_is_copied_in_the_background_is_copied_before_the_next_step(
+    trial: Any,
+) -> None:
+    made = trial(1)
+    calls: list[str] = []
+
+    class Manager:
+        enable_staging = True
+
+        def maybe_wait_for_staging(self) -> None:
+            calls.append("staged")
+
+    class Optimizers:
+        def step(self, scale: int) -> None:
+            calls.append(f"step {scale}")
+
+    class Stepping(Trainer):
+        optimizers = Optimizers()
+
+        def train(self) -> None:
+            self.optimizers.step(2)
+            self.checkpointer.maybe_wait_for_staging()  # too late, as torchtitan does it
+
+    _handler.take_trainer(Stepping, made.settings)
+    trainer = Stepping(made.handlers[0], Manager())
+    made.world.run(lambda _: trainer.train())
+    assert calls == ["staged", "step 2", "staged"]
+
+
 def test_a_checkpoint_that_was_written_without_rollring_loads(
     trial: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

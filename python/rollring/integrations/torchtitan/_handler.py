@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 import time
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, UnsupportedError
 from ._rollouts import Rollouts, Shape
 from ._settings import SETTING, Settings
 
@@ -17,6 +18,7 @@ _log = logging.getLogger("rollring")
 
 DATA_HANDLING = "torchtitan.grpo.data_handling"
 TRAIN_STATE = "train_state"
+DIVIDES = "prepare_context_parallel_input"  # of torchtitan, for the ranks of context parallelism
 STATE = "rollring"  # the key in a checkpoint's train_state
 _rollouts: weakref.WeakKeyDictionary[Any, Rollouts] = weakref.WeakKeyDictionary()  # by handler
 
@@ -122,6 +124,7 @@ def take_trainer(trainer_type: Any, settings: Settings) -> None:
             rollouts_of(self.data_handler, settings).resume(kept)
 
     def train_to_the_end(self: Any) -> None:
+        _refuse_undivided_rows(self)
         checkpoint = self.job_config.checkpoint
         if settings.acknowledge == "checkpoint" and (not checkpoint.enable or checkpoint.load_only):
             raise InvalidArgumentError(
@@ -129,12 +132,48 @@ def take_trainer(trainer_type: Any, settings: Settings) -> None:
                 '--checkpoint.enable without --checkpoint.load_only, or {"acknowledge": "step"}',
                 "invalid_argument",
             )
+        _finish_staging_before_steps(self)
         train(self)
         rollouts_of(self.data_handler, settings).finish()
 
     trainer_type.state_dict = kept_state
     trainer_type.load_state_dict = load_state
     trainer_type.train = train_to_the_end
+
+
+def _finish_staging_before_steps(trainer: Any) -> None:
+    """With `async_with_pinned_mem` the state of a checkpoint is copied beside the next step. The
+    trainer waits for the copy behind its optimizer, which would put weights of that step into it,
+    beside the receipts of the step before.
+    """
+    manager = trainer.checkpointer
+    if not getattr(manager, "enable_staging", False):
+        return
+    step = trainer.optimizers.step
+
+    def stepped(*given: Any, **named: Any) -> Any:
+        manager.maybe_wait_for_staging()
+        return step(*given, **named)
+
+    trainer.optimizers.step = stepped
+
+
+def _refuse_undivided_rows(trainer: Any) -> None:
+    """
+    Raises:
+        UnsupportedError: Context parallel ranks would take each row whole for their part of it:
+            attention would see the row several times, the later tokens among them.
+    """
+    degree = getattr(trainer, "cp_degree", 1)
+    program = sys.modules[type(trainer).__module__]
+    if degree > 1 and not hasattr(program, DIVIDES):
+        raise UnsupportedError(
+            f"context_parallel_degree is {degree}, and this GRPO trainer does not divide its rows "
+            f"among context parallel ranks (torchtitan.grpo_train has no {DIVIDES}, as "
+            "torchtitan.train does): each would train on whole rows as if they were its part; use "
+            "--parallelism.context_parallel_degree 1",
+            "unsupported",
+        )
 
 
 def _saved(trainer: Any, newest: int, before: int) -> Callable[[], int]:
