@@ -5,6 +5,7 @@
     frameworks.py python NAME            the CPythons that it runs on, the first to be preferred
     frameworks.py tests NAME             what pytest is to run; nothing where there is none yet
     frameworks.py laid NAME              the variable that names its folder, if no index has it
+    frameworks.py beside NAME            VARIABLE=FRAMEWORK of another environment, for its tests
     frameworks.py long NAME              what --long adds to their environment
     frameworks.py install NAME PYTHON    into .cache/frameworks/NAME, anew if its versions changed
 
@@ -167,7 +168,7 @@ def main(arguments: list[str]) -> None:
         print(known[name]["python"])
     elif what == "tests":
         print(*tests(known[name]["tests"]))
-    elif what in ("laid", "long"):
+    elif what in ("beside", "laid", "long"):
         print(known[name][what])
     elif what == "install" and len(arguments) == 3:
         install(name, arguments[2])

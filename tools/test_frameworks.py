@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import proven
-from console import ended, say
+from console import ROOT, ended, say
 from environments import Environment, find_python, pip, succeeds
 from test_run import Run
 from wheel import build_wheel
@@ -66,6 +66,19 @@ class Frameworks:
             return f"{name}: rollring cannot be built or installed"
         return ""
 
+    def prepare_beside(self, name: str) -> str:
+        """Makes the environments of other frameworks that its tests use. Where the CPython of one
+        is not here, its variable is not set, and the tests that need it say so."""
+        for pair in facts("beside", name):
+            variable, other = pair.split("=", 1)
+            found = python_for(facts("python", other))
+            if found is None:
+                continue
+            if (problem := self.prepare(other, *found)):
+                return problem
+            os.environ[variable] = str(ROOT / PLACES / other / "bin/python")
+        return ""
+
     def test(self, name: str) -> None:
         numbers, tests = facts("python", name), facts("tests", name)
         if not tests:
@@ -76,7 +89,7 @@ class Frameworks:
         found = python_for(numbers)
         if found is None:
             return self.skip(name, f"no CPython {' '.join(numbers)} is here")
-        if (problem := self.prepare(name, *found)):
+        if (problem := self.prepare(name, *found) or self.prepare_beside(name)):
             self._run.problems.append(problem)
             return None
         place = PLACES / name

@@ -14,8 +14,8 @@ import torch.distributed.checkpoint as checkpoints
 import titan_engine
 
 
-def weights(folder: str) -> dict[str, Any]:
-    """Under the names of Hugging Face, in the dtype in which they are sent by default."""
+def weights(folder: str, dtype: torch.dtype = torch.bfloat16) -> dict[str, Any]:
+    """Under the names of Hugging Face; the dtype is that in which they are sent by default."""
     from torchtitan.config.job_config import PEFT
     from torchtitan.protocols.train_spec import get_train_spec
 
@@ -28,7 +28,7 @@ def weights(folder: str) -> dict[str, Any]:
     }
     checkpoints.load(state, checkpoint_id=folder)
     named = spec.state_dict_adapter(arguments, None).to_hf(state)
-    return {name: tensor.detach().to(torch.bfloat16) for name, tensor in named.items()}
+    return {name: tensor.detach().to(dtype) for name, tensor in named.items()}
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from ...errors import UnsupportedError
 from ...stat import stat_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish
+from .calls import said
 
 _log = logging.getLogger("rollring")
 
@@ -58,7 +58,7 @@ class FleetClient:
 
 
 class HTTPClient(HTTPVLLMWeightSyncClient):
-    """vLLM's own, of a server's URL, that pauses generation, too."""
+    """vLLM's own, of a server's URL, that pauses generation, too; without vLLM, the same calls."""
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         finish(super().finish_weight_update, weight_version)
@@ -144,12 +144,3 @@ class Pause:
 def engines_of(ring: str) -> list[dict[str, Any]]:
     """The engines according to the channel of a ring."""
     return [engine for rank in stat_weights(ring) for engine in rank["engines"]]
-
-
-@contextlib.contextmanager
-def said(doing: str) -> Iterator[None]:
-    """A failure in the block is logged: the caller gets another error."""
-    try:
-        yield
-    except Exception as error:
-        _log.warning("%s: %s", doing, error)

@@ -2,26 +2,36 @@
 nothing of a backport, nor of a build from source.
 
 Its import is refused by a vLLM without both registries of weight transfer backends, those of
-engines and of trainers.
+engines and of trainers. Where no vLLM is installed, trainers have what they need from `_alone`.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-try:
-    from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
-    from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-except ImportError as error:
-    raise ImportError(
-        "rollring.integrations.vllm needs the registries of weight transfer backends for "
-        "engines and for trainers, which vLLM has had since 0.26; the installed one lacks them "
-        f"({error}): upgrade vLLM"
-    ) from error
+HAS_VLLM = "vllm" in sys.modules or importlib.util.find_spec("vllm") is not None
+
+if HAS_VLLM:
+    try:
+        from vllm.distributed.weight_transfer.base import (
+            TrainerInitInfo,
+            TrainerWeightTransferEngine,
+        )
+        from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+    except ImportError as error:
+        raise ImportError(
+            "rollring.integrations.vllm needs the registries of weight transfer backends for "
+            "engines and for trainers, which vLLM has had since 0.26; the installed one lacks them "
+            f"({error}): upgrade vLLM"
+        ) from error
+else:
+    from ._alone import HTTPVLLMWeightSyncClient, TrainerInitInfo, TrainerWeightTransferEngine
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +59,8 @@ class TrainerEngine(TrainerWeightTransferEngine):  # type: ignore[misc]
 
 
 def make_trainer(init_info: Any, *, client: Any, source: Any) -> Any:
-    """The trainer's end of the backend, from vLLM's own factory in the form that it has. On every
-    rank.
+    """The trainer's end of the backend, from vLLM's own factory in the form that it has, where a
+    vLLM is installed. On every rank.
 
     Args:
         init_info: A `RollringTrainerInitInfo`.
@@ -60,6 +70,10 @@ def make_trainer(init_info: Any, *, client: Any, source: Any) -> Any:
     Raises:
         RollringError: As `RollringTrainer.trainer_init`.
     """
+    if not HAS_VLLM:
+        from .trainer import RollringTrainer
+
+        return RollringTrainer.trainer_init(init_info, client=client, source=source)
     from . import register
 
     register()

@@ -1,4 +1,5 @@
-"""The trainer's end of the weight channel, as vLLM's trainer factory makes it.
+"""The trainer's end of the weight channel, as vLLM's trainer factory makes it. A trainer's process
+without vLLM has it, too, for servers.
 
 rr.create("run42", exist_ok=True)
 engine = make_trainer(
@@ -25,8 +26,9 @@ from ... import RollringError, WeightPublisher
 from ...adapters import put_checked, raise_if_failed, refusals
 from ...errors import InvalidArgumentError, PeerGoneError, RejectedError
 from ...weights import WeightTransaction
-from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of, said
+from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of
 from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
+from .calls import start_update
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -259,23 +261,8 @@ class RollringTrainer(TrainerEngine):
         self.report = transaction.report
 
     def _update(self, version: int) -> None:
-        self._start()
+        start_update(self.client)
         self.client.update_weights({"version": version})
-
-    def _start(self) -> None:
-        """Open a session, after one that a trainer before left open is ended."""
-        try:
-            self.client.start_weight_update()
-            return
-        except Exception as error:
-            _log.warning(
-                "the engines accept no update and are asked to end the last one: %s", error
-            )
-        # The first may say what became of its version; the second has nothing to say.
-        for _ in range(2):
-            with said("ending the engines' last update"):
-                self.client.finish_weight_update()
-        self.client.start_weight_update()
 
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
