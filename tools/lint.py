@@ -2,8 +2,8 @@
 """All rules that programs can judge, over all files of the tree: the work of ./dev lint.
 
 The files are those that git lists, so that no folder can be forgotten. clang-tidy needs the flags
-of a file: BUILD's configuration has them. A file that this configuration does not compile is
-checked with the flags of a neighbour; one without a neighbour ends the run.
+of a file: the first BUILD that compiles it has them. A file that none of them compiles is checked
+with the flags of a neighbour; one without a neighbour ends the run.
 """
 import argparse
 import json
@@ -41,6 +41,11 @@ def listed(*kinds: str) -> list[str]:
     out = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
     return [path for path in sorted(set(out.decode().split("\0")) - {""})
             if path.endswith(kinds) and (ROOT / path).is_file()]
+
+
+def commands_of(builds: Iterable[Path]) -> list[dict]:
+    return [entry for build in builds for entry in
+            json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))]
 
 
 def path_of(entry: dict) -> str:
@@ -97,9 +102,9 @@ def checkable(paths: list[str], database: list[dict], compiler: str) -> Iterator
             yield path
 
 
-def tidy(build: Path, number: str) -> bool:
-    database = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
-    whole = build / "tidy"
+def tidy(builds: list[Path], number: str) -> bool:
+    database = commands_of(builds)
+    whole = builds[0] / "tidy"
     whole.mkdir(exist_ok=True)
     try:
         paths = checkable(listed(".cpp"), database, f"clang++-{number}")
@@ -127,7 +132,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--clang", metavar="N", required=True, help="version of the clang tools")
     parser.add_argument("--format", action="store_true", help="rewrite files, and check nothing")
     parser.add_argument("--ruff", default="ruff", metavar="PROGRAM")
-    parser.add_argument("build", type=Path, nargs="?", help="a configured build directory")
+    parser.add_argument("build", type=Path, nargs="*", help="a configured build directory")
     arguments = parser.parse_args(words)
     formatter = f"clang-format-{arguments.clang}"
     if arguments.format:

@@ -4,6 +4,7 @@
 The copy is of the files that git lists. tests/tidy.py is asked whether an arrow binds the folder,
 and tools/lint.py whether it knows flags for the folder's files.
 """
+import json
 import os
 import shutil
 import subprocess
@@ -95,6 +96,19 @@ def check_arrows(tree: Path) -> None:
     assert f"breaches: {len(WANTED)}\n" in said, said
 
 
+def check_second_build(entry: dict) -> None:
+    """A file that only the second build compiles has its own flags, not those of a neighbour."""
+    own = {**entry, "file": "lib/base/b.cpp", "command": "c++ -Iown -c lib/base/b.cpp"}
+    again = {**entry, "command": "c++ -Iagain -c lib/base/a.cpp"}
+    with tempfile.TemporaryDirectory() as place:
+        builds = [Path(place, "one"), Path(place, "two")]
+        for build, entries in zip(builds, ([entry], [again, own]), strict=True):
+            build.mkdir()
+            (build / "compile_commands.json").write_text(json.dumps(entries))
+        made = list(lint.units(["lib/base/a.cpp", "lib/base/b.cpp"], lint.commands_of(builds)))
+    assert [one["arguments"][1] for one in made] == ["-Ilib/base", "-Iown"], made
+
+
 def check_flags() -> None:
     entry = {"directory": os.fspath(ROOT), "file": "lib/base/a.cpp",
              "command": "c++ -Ilib/base -c lib/base/a.cpp"}
@@ -102,6 +116,7 @@ def check_flags() -> None:
     assert [one["arguments"][-1].removeprefix(f"{ROOT}/") for one in made] == \
         ["lib/base/a.cpp", "lib/base/b.cpp", "examples/a.cpp"], made
     assert made[1]["arguments"][:2] == ["c++", "-Ilib/base"], made
+    check_second_build(entry)
     try:
         list(lint.units(["planted/new.cpp"], [entry]))
     except lint.Unknown as error:
