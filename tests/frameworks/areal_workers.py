@@ -50,7 +50,8 @@ def shapes(hidden: int, layers: int = 2) -> dict[str, tuple[int, ...]]:
         }.items():  # fmt: skip
             found[f"model.layers.{layer}.{name}.weight"] = (rows, hidden)
         found[f"model.layers.{layer}.mlp.down_proj.weight"] = (hidden, 2 * hidden)
-        found[f"model.layers.{layer}.input_layernorm.weight"] = (hidden,)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            found[f"model.layers.{layer}.{name}.weight"] = (hidden,)
     return found | {"model.norm.weight": (hidden,), "lm_head.weight": (VOCABULARY, hidden)}
 
 

@@ -42,13 +42,16 @@ class Beside:
         python: Of an environment with vLLM and rollring.
         model: The folder of its configuration.
         log: Its file.
+        prompts: Of `tokens`.
     """
 
-    def __init__(self, python: str, model: str, log: Path) -> None:
+    def __init__(
+        self, python: str, model: str, log: Path, prompts: list[list[int]] = PROMPTS
+    ) -> None:
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.url = f"http://{self.address}"
-        self._log = log
+        self._log, self._prompts = log, prompts
         self._calls = ServerCalls(self.url, PATIENCE)
         options = {
             "model": model,
@@ -108,7 +111,7 @@ class Beside:
         """The likeliest ones after each prompt."""
         how = {"temperature": 0, "max_tokens": TOKENS}
         found = []
-        for prompt in PROMPTS:
+        for prompt in self._prompts:
             asked = {"token_ids": prompt, "sampling_params": how}
             answer = self._calls.ask("POST", "inference/v1/generate", asked)
             found.append(list(answer["choices"][0]["token_ids"]))
