@@ -44,11 +44,16 @@ CLI::Option* option(CLI::App* app, const char* name, std::vector<T>& values,
                     const std::string& what) {
     return app->add_option(name, values, what)->capture_default_str()->delimiter(',');
 }
+template <class Bound>
+struct Bounds {
+    Bound low;
+    Bound high;
+};
 // A number, or each of a list.
 template <class T, class Bound>
-CLI::Option* option(CLI::App* app, const char* name, T& value, Bound low, Bound high,
+CLI::Option* option(CLI::App* app, const char* name, T& value, Bounds<Bound> bounds,
                     const std::string& what) {
-    return option(app, name, value, what)->check(CLI::Range(low, high));
+    return option(app, name, value, what)->check(CLI::Range(bounds.low, bounds.high));
 }
 
 void add_common(CLI::App& app, Common& common) {
@@ -79,7 +84,7 @@ constexpr int tokens_most = 1 << 22;
 void add_throughput(CLI::App& app) {
     const auto add = [](CLI::App* sub, ThroughputQuestion& options) {
         const auto* tokens =
-            option(sub, "--tokens", options.tokens, 1, tokens_most, "tokens per record");
+            option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
         const auto* experts =
             option(sub, "--routed-experts", options.routed_experts,
                    "one more record: tokens x layers x experts, u16 (129 MB), or none; left out "
@@ -87,7 +92,7 @@ void add_throughput(CLI::App& app) {
         option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
         option(sub, "--soft-bytes", options.soft_bytes, "soft wrap, and the limit's buffers");
         sub->add_option("--records", options.records, "records per run, instead of --seconds");
-        option(sub, "--batch", options.batch, 1, 4096, "records per flush");
+        option(sub, "--batch", options.batch, Bounds{1, 4096}, "records per flush");
         sub->add_flag("--wait", options.wait, "the consumer sleeps in wait() instead of polling");
         sub->parse_complete_callback([&options, tokens, experts] {
             if (tokens->count() != 0 && experts->count() == 0) options.routed_experts = "none";
@@ -100,7 +105,7 @@ void add_throughput(CLI::App& app) {
 
 void add_softwrap(CLI::App& app) {
     const auto add = [](CLI::App* sub, SoftwrapQuestion& options) {
-        option(sub, "--tokens", options.tokens, 1, tokens_most, "tokens per record");
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
         option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
         option(sub, "--soft-bytes", options.soft_bytes, "where it turns back when on");
         sub->add_option("--records", options.records, "records per run, instead of --seconds");
@@ -110,19 +115,21 @@ void add_softwrap(CLI::App& app) {
 
 void add_latency(CLI::App& app) {
     const auto add = [](CLI::App* sub, LatencyQuestion& options) {
-        option(sub, "--tokens", options.n_tokens, 1, 1 << 20, "tokens per record");
-        option(sub, "--records", options.records, 1000, 10'000'000,
+        option(sub, "--tokens", options.n_tokens, Bounds{1, 1 << 20}, "tokens per record");
+        option(sub, "--records", options.records, Bounds{1000, 10'000'000},
                "records of a light run; --seconds: of a heavy");
-        auto* loads =
-            option(sub, "--loads", options.loads, 0.01, 2.0, "heavy: shares of the capacity");
+        auto* loads = option(sub, "--loads", options.loads, Bounds{0.01, 2.0},
+                             "heavy: shares of the capacity");
         sub->add_flag_callback(
                "--light", [&options] { options.loads.clear(); }, "no heavy load")
             ->excludes(loads);
         PacedOptions& paced = options.paced;
-        option(sub, "--paced-tokens", paced.n_tokens, 1, 1 << 20, "paced: tokens per record");
-        option(sub, "--paced-gap-us", paced.gap_us, 0, 1'000'000, "paced: between records");
-        option(sub, "--paced-lanes", paced.lanes, 1, 4096, "paced: lanes with a producer");
-        option(sub, "--paced-records", paced.records, 1000, 10'000'000, "paced: records of a run");
+        option(sub, "--paced-tokens", paced.n_tokens, Bounds{1, 1 << 20},
+               "paced: tokens per record");
+        option(sub, "--paced-gap-us", paced.gap_us, Bounds{0, 1'000'000}, "paced: between records");
+        option(sub, "--paced-lanes", paced.lanes, Bounds{1, 4096}, "paced: lanes with a producer");
+        option(sub, "--paced-records", paced.records, Bounds{1000, 10'000'000},
+               "paced: records of a run");
         sub->add_flag("--only-paced", options.only_paced, "nothing else");
     };
     add_question<LatencyQuestion>(app, "latency", "commit to read in full, light load and heavy",
@@ -132,11 +139,11 @@ void add_latency(CLI::App& app) {
 
 void add_stash(CLI::App& app) {
     const auto add = [](CLI::App* sub, StashQuestion& options) {
-        option(sub, "--tokens", options.tokens, 1, tokens_most, "tokens per record");
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
         option(sub, "--open-groups", options.open_groups, "groups that wait meanwhile");
-        option(sub, "--interleaved", options.interleaved, 1, 100'000,
+        option(sub, "--interleaved", options.interleaved, Bounds{1, 100'000},
                "prompts whose rollouts come in turn");
-        option(sub, "--batch", options.batch, 1, 4096, "short records per flush");
+        option(sub, "--batch", options.batch, Bounds{1, 4096}, "short records per flush");
         option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
     };
     add_question<StashQuestion>(app, "stash", "groups and batches against plain polling", add);
@@ -144,7 +151,7 @@ void add_stash(CLI::App& app) {
 
 void add_peers(CLI::App& app) {
     const auto add = [](CLI::App* sub, PeersQuestion& options) {
-        option(sub, "--tokens", options.tokens, 1, tokens_most, "tokens per record");
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
         option(sub, "--queue-bytes", options.queue_bytes, "room in queues that have a choice");
         option(sub, "--peers", options.wanted,
                "only these: stash, limit, memcpy, unix, pipe, boost, zmq, http, numpy-sums, "
@@ -153,7 +160,7 @@ void add_peers(CLI::App& app) {
         option(sub, "--python", options.python, "interpreter of the peers in Python")
             ->envname("ROLLRING_PYTHON");
         sub->add_option("--peers-script", options.script, "bench/peers/peers.py");
-        option(sub, "--most-seconds", options.most_seconds, 1.0, 600.0,
+        option(sub, "--most-seconds", options.most_seconds, Bounds{1.0, 600.0},
                "a peer whose shortest run would take longer is skipped at that length");
         option(sub, "--quiet-line-ns", options.quiet_line_ns,
                "rounds with a faster cache line count as quiet");
@@ -165,11 +172,14 @@ void add_scaling(CLI::App& app) {
     const auto add = [](CLI::App* sub, ScalingQuestion& options) {
         option(sub, "--parts", options.parts, "measurements to run")
             ->check(CLI::IsMember({"producers", "records", "lanes", "small"}));
-        option(sub, "--producers", options.producers, 1, 1024, "producers into one consumer");
-        option(sub, "--records", options.records, 1, 1 << 30, "small records in one run");
-        option(sub, "--lanes", options.lanes, 1, 4096, "lanes of the ring, one of them used");
-        option(sub, "--batch", options.batches, 1, 4096, "small records a flush");
-        option(sub, "--tokens", options.n_tokens, 1, 1 << 20, "tokens a record of the producers");
+        option(sub, "--producers", options.producers, Bounds{1, 1024},
+               "producers into one consumer");
+        option(sub, "--records", options.records, Bounds{1, 1 << 30}, "small records in one run");
+        option(sub, "--lanes", options.lanes, Bounds{1, 4096},
+               "lanes of the ring, one of them used");
+        option(sub, "--batch", options.batches, Bounds{1, 4096}, "small records a flush");
+        option(sub, "--tokens", options.n_tokens, Bounds{1, 1 << 20},
+               "tokens a record of the producers");
         option(sub, "--lane-bytes", options.lane_bytes,
                "of each producer; 0: 512 MiB among them, 8 to 64 MiB each. All of it is filled "
                "where producers outrun the consumer; the bare hand-off has 4 MiB among them");

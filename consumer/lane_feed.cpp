@@ -28,6 +28,7 @@ void describe(const Frame& frame, std::span<const std::byte> payload, Record& re
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): the parts of one object
 LaneFeed::LaneFeed(std::uint32_t lane, NativeReader reader, Mapping bits, const std::byte* data,
                    const LaneOwner& owner, ReaderEntry& entry)
     : lane_(lane),

@@ -44,6 +44,7 @@ struct Producer::Impl {
     bool wishes = false;    // the owner page shows a demand
     int users = 1;          // the producer, until it is gone, and its reservations
 
+    // NOLINTNEXTLINE(readability-function-size): the parts of one object
     Impl(RingMap ring, ProducerOptions given, std::uint32_t index, LifeLock lock, Mapping page,
          Mapping bytes)
         : map(std::move(ring)),

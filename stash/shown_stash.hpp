@@ -21,6 +21,7 @@ namespace rollring {
 class ShownStash {
   public:
     // All must outlive this object. `max_open_bytes`: 0: no limit.
+    // NOLINTNEXTLINE(readability-function-size): the parts of one object
     ShownStash(ConsumerCore& core, const Slab<Record>& records, GroupStash& groups, GroupRoom& room,
                Evacuation& evacuation, std::uint64_t max_open_bytes)
         : core_(&core),

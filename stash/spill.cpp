@@ -9,6 +9,7 @@
 
 namespace rollring {
 
+// NOLINTNEXTLINE(readability-function-size): the parts of one object
 Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const ReaderEntry& entry,
              ReaderControl& control, Overflow* overflow)
     : owner_page_(std::move(owner_page)),

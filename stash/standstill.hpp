@@ -34,6 +34,7 @@ class Standstill {
   public:
     // All must outlive this object. `leases_end`: a trainer that waits for a batch first returns
     // the leased ones, and with them room, so nothing need be let in beyond the bounds before that.
+    // NOLINTNEXTLINE(readability-function-size): the parts of one object
     Standstill(ConsumerCore& core, const GroupStash& groups, GroupRoom& room,
                Evacuation& evacuation, ShownStash& shown, EventQueue& events, bool leases_end)
         : core_(&core),

@@ -11,6 +11,7 @@ constexpr int refusals_most = 4;
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): the parts of one object
 Receiver::Receiver(const Settings& settings, std::uint32_t number, std::uint32_t batch_groups,
                    Events& events, Rollouts& rollouts, Hears hears)
     : settings_(&settings),

@@ -152,6 +152,7 @@ ROLLRING_DEVICE void fill_elements(std::uint64_t to, std::uint64_t count, Value 
     }
 }
 
+// NOLINTNEXTLINE(readability-function-size): all of them are registers
 ROLLRING_DEVICE void fill_rows_of(const device::GatherTarget& target, std::uint64_t to,
                                   std::uint32_t rows, std::uint64_t value, std::uint64_t step,
                                   std::uint32_t lane) {

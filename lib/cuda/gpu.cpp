@@ -124,15 +124,14 @@ int Gpu::attribute(CUdevice_attribute which) const {
     return result == CUDA_SUCCESS ? value : 0;
 }
 
-Result<void> Gpu::launch_tiles(Kernel kernel, std::uint64_t tiles, void* args, unsigned waves,
-                               CUstream stream, std::uint64_t blocks_max) const {
-    if (tiles == 0) return {};
+Result<void> Gpu::launch_tiles(Kernel kernel, const Grid& grid, void* args, CUstream stream) const {
+    if (grid.tiles == 0) return {};
     const auto index = static_cast<std::size_t>(kernel);
     const Loaded& loaded = kernels_[index];
     constexpr std::uint64_t tiles_per_block = block_threads / warp_lanes;
-    const std::uint64_t needed = (tiles + tiles_per_block - 1) / tiles_per_block;
-    std::uint64_t blocks = std::min(needed, loaded.resident * std::max(waves, 1u));
-    if (blocks_max != 0) blocks = std::min(blocks, blocks_max);
+    const std::uint64_t needed = (grid.tiles + tiles_per_block - 1) / tiles_per_block;
+    std::uint64_t blocks = std::min(needed, loaded.resident * std::max(grid.waves, 1u));
+    if (grid.blocks_max != 0) blocks = std::min(blocks, grid.blocks_max);
     void* parameters[] = {args};
     CUlaunchAttribute early{};
     early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;

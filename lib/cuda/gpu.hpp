@@ -60,14 +60,19 @@ class Gpu {
     Result<void> launch(Kernel kernel, const Args& args, unsigned waves, CUstream stream,
                         std::uint64_t blocks = 0) const {
         Args copy = args;
-        return launch_tiles(kernel, args.tile_count, &copy, waves, stream, blocks);
+        return launch_tiles(kernel, {args.tile_count, waves, blocks}, &copy, stream);
     }
 
   private:
     Gpu(Context context, Device device) : context_(std::move(context)), device_(device) {}
     Result<void> load();
-    Result<void> launch_tiles(Kernel kernel, std::uint64_t tiles, void* args, unsigned waves,
-                              CUstream stream, std::uint64_t blocks_max) const;
+
+    struct Grid {
+        std::uint64_t tiles = 0;
+        unsigned waves = 1;
+        std::uint64_t blocks_max = 0;  // 0: no limit
+    };
+    Result<void> launch_tiles(Kernel kernel, const Grid& grid, void* args, CUstream stream) const;
 
     struct Loaded {
         CUfunction function = nullptr;

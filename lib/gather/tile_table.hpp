@@ -76,8 +76,9 @@ class TileWriter {
             table_->tiles.resize(2 * (table_->tile_count + tiles));
         return table_->tiles.data() + table_->tile_count;
     }
-    void cut(std::uint64_t from, std::uint64_t step, std::uint64_t first, std::uint64_t count,
-             RowLimits limits, std::uint32_t target_rows);
+    // `from`: of the run's first row, with those after it `step` apart.
+    void cut(std::uint64_t from, std::uint64_t step, const Run& run, RowLimits limits,
+             std::uint32_t target_rows);
     static std::uint32_t parts_of(std::uint64_t rows, RowLimits limits) {
         return static_cast<std::uint32_t>((rows + limits.of_part - 1) / limits.of_part);
     }
@@ -93,12 +94,12 @@ class TileWriter {
     std::uint64_t row_from_bytes_most_ = 0;  // of one of them
 };
 
-inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_t first,
-                            std::uint64_t count, RowLimits limits, std::uint32_t target_rows) {
+inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, const Run& run,
+                            RowLimits limits, std::uint32_t target_rows) {
     const std::uint32_t most = limits.of_all;
-    device::GatherTile* tile = room_for(count / most + 1);
-    auto at = static_cast<std::uint32_t>(first);
-    auto left = static_cast<std::uint32_t>(count);
+    device::GatherTile* tile = room_for(run.count / most + 1);
+    auto at = static_cast<std::uint32_t>(run.first);
+    auto left = static_cast<std::uint32_t>(run.count);
     for (; left > most; left -= most) {
         *tile++ = {from, at, target_rows | most};
         from += most * step;
@@ -107,7 +108,7 @@ inline void TileWriter::cut(std::uint64_t from, std::uint64_t step, std::uint64_
     *tile++ = {from, at, target_rows | left};
     table_->tile_count = static_cast<std::size_t>(tile - table_->tiles.data());
     table_->tile_parts =
-        std::max(table_->tile_parts, parts_of(std::min<std::uint64_t>(count, most), limits));
+        std::max(table_->tile_parts, parts_of(std::min<std::uint64_t>(run.count, most), limits));
 }
 
 template <class Locate>
@@ -204,15 +205,14 @@ TileWriter::Outcome TileWriter::add_runs(Target& target, std::size_t i, Locate& 
             table_->most_bytes = std::max(
                 table_->most_bytes,
                 std::min<std::uint64_t>(run.count, target.copied.of_part) * target.row_from_bytes);
-            cut(at, target.row_from_bytes, run.first, run.count, target.copied, target.rows);
+            cut(at, target.row_from_bytes, run, target.copied, target.rows);
         } else if (run.kind == Run::Kind::value) {
             const auto value = value_number(target, run.value);
             if (!value) added.what = Outcome::What::out_of_range;
-            cut(device::tile_value | value.value_or(0), 0, run.first, run.count, target.filled,
-                target.rows);
+            cut(device::tile_value | value.value_or(0), 0, run, target.filled, target.rows);
         } else {
-            cut(device::tile_counted | static_cast<std::uint64_t>(run.value), 1, run.first,
-                run.count, target.filled, target.rows);
+            cut(device::tile_counted | static_cast<std::uint64_t>(run.value), 1, run, target.filled,
+                target.rows);
         }
     });
     return added;

@@ -36,6 +36,7 @@ class LaneReader {
     static constexpr std::uint64_t word_bits = Platform::bits_per_word;
 
   public:
+    // NOLINTNEXTLINE(readability-function-size): the parts of one object
     LaneReader(const AtomicU64& tail, AtomicU64& head, AtomicU64& cursor, AtomicU64* bits,
                typename Platform::Frames frames, std::uint64_t capacity_bytes)
         : shared_tail_(&tail),

@@ -78,6 +78,7 @@ Result<std::vector<std::unique_ptr<SharedBlock>>> make_blocks(device::Memory& me
 
 }  // namespace
 
+// NOLINTNEXTLINE(readability-function-size): the parts of one object
 PublisherImpl::PublisherImpl(std::string_view ring, const PublisherOptions& options, RingLink link,
                              std::uint64_t token, OwnControl control, PublishedTensors tensors)
     : ring_name_(ring),
@@ -169,7 +170,7 @@ Result<void> PublisherImpl::open_reception(Listener listener) {
                                  .manifest_fd = tensors_.manifest_memory().fd(),
                                  .gpu = tensors_.manifest().gpu};
     auto reception =
-        Reception::open(std::move(listener), facts, control_, seats_, publication_, refusals_);
+        Reception::open(std::move(listener), facts, {control_, seats_, publication_, refusals_});
     if (!reception) return std::unexpected(reception.error());
     reception_ = std::move(*reception);
     return {};
@@ -215,7 +216,10 @@ Result<void> PublisherImpl::wait_joined(std::uint32_t count, Deadline deadline) 
     Result<void> names;
     auto waited = wait_for(count, "had come", deadline, [&] {
         const std::uint32_t now = seats_.joined();
-        if (now < count && (names = link_.check())) names = reception_->listener().check();
+        if (now < count) {
+            names = link_.check();
+            if (names) names = reception_->listener().check();
+        }
         return names ? now : count;
     });
     return names ? waited : names;

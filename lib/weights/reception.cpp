@@ -61,10 +61,8 @@ constexpr std::ptrdiff_t silent_max = 64;
 }  // namespace
 
 Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Facts& facts,
-                                                   const OwnControl& control, Seats& seats,
-                                                   Publication& publication, Refusals& refusals) {
-    auto made = std::unique_ptr<Reception>(
-        new Reception(std::move(listener), facts, control, seats, publication, refusals));
+                                                   const Shared& shared) {
+    auto made = std::unique_ptr<Reception>(new Reception(std::move(listener), facts, shared));
     made->stop_ = Fd(eventfd(0, EFD_CLOEXEC));
     if (!made->stop_) {
         return failed(Errc::system, errno, "cannot make an eventfd");

@@ -50,10 +50,16 @@ class Reception {
         int manifest_fd;  // contents sealed
         GpuUuid gpu;
     };
-    // Starts the thread. `control`, `seats`, `publication` and `refusals` must outlive it.
+    // Parts of the publisher.
+    struct Shared {
+        const OwnControl& control;
+        Seats& seats;
+        Publication& publication;
+        Refusals& refusals;
+    };
+    // Starts the thread. The parts of `shared` must outlive it.
     static Result<std::unique_ptr<Reception>> open(Listener listener, const Facts& facts,
-                                                   const OwnControl& control, Seats& seats,
-                                                   Publication& publication, Refusals& refusals);
+                                                   const Shared& shared);
     ~Reception();  // closes all connections
 
     // The socket at which subscribers connect.
@@ -67,14 +73,13 @@ class Reception {
         std::string name = {};  // of a subscriber
     };
 
-    Reception(Listener listener, const Facts& facts, const OwnControl& control, Seats& seats,
-              Publication& publication, Refusals& refusals)
+    Reception(Listener listener, const Facts& facts, const Shared& shared)
         : listener_(std::move(listener)),
           facts_(facts),
-          control_(&control),
-          seats_(&seats),
-          publication_(&publication),
-          refusals_(&refusals) {}
+          control_(&shared.control),
+          seats_(&shared.seats),
+          publication_(&shared.publication),
+          refusals_(&shared.refusals) {}
     void serve();
     void accept_all();
     // False: the connection has ended.

@@ -31,24 +31,24 @@ void Holding::adopt(std::int64_t version) {
 }
 
 Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint32_t rank,
-                                               const SubscriberOptions& options,
-                                               const RingLink& link, const device::Gpus& gpus,
-                                               const Holding& holding, Patience& patience) {
+                                               const Own& own, Patience& patience) {
     auto socket = connect_to(ring, rank);
     if (!socket) return std::unexpected(socket.error());
-    auto answer = greet(socket->get(), MessageKind::hello_subscriber, link, options.name, patience);
+    auto answer =
+        greet(socket->get(), MessageKind::hello_subscriber, own.link, own.options.name, patience);
     if (!answer) return std::unexpected(answer.error());
-    if (!options.rank && answer->message.ranks > 1 &&
-        !is_on_gpu(answer->message, options.device, gpus)) {  // the right one may be about to come
+    if (!own.options.rank && answer->message.ranks > 1 &&
+        !is_on_gpu(answer->message, own.options.device,
+                   own.gpus)) {  // the right one may be about to come
         return refused(Errc::not_found, fmt::format("ring {} has 1 of {} live publishers", ring,
                                                     answer->message.ranks));
     }
-    std::unique_ptr<Session> made(new Session(ring, options, holding));
+    std::unique_ptr<Session> made(new Session(ring, own.options, own.holding));
     made->welcomed_ns_ = monotonic_ns();
     made->socket_ = ProcessFd(std::move(*socket));
-    auto accepted = made->accept(std::move(*answer), gpus);
+    auto accepted = made->accept(std::move(*answer), own.gpus);
     if (accepted) return made;
-    made->tell_refusal(link, accepted.error().message);
+    made->tell_refusal(own.link, accepted.error().message);
     return std::unexpected(accepted.error());
 }
 

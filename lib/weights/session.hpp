@@ -56,12 +56,17 @@ class Holding {
 // the publisher's slots as mapped here, and the reads that are under way.
 class Session {
   public:
+    // Parts of the subscriber.
+    struct Own {
+        const SubscriberOptions& options;
+        const RingLink& link;
+        const device::Gpus& gpus;
+        const Holding& holding;
+    };
     // Says hello to the publisher of a rank, checks its manifest and maps its slots. The arguments
     // must outlive the session. After not_found or peer_gone retry: the publisher may be starting.
     static Result<std::unique_ptr<Session>> meet(std::string_view ring, std::uint32_t rank,
-                                                 const SubscriberOptions& options,
-                                                 const RingLink& link, const device::Gpus& gpus,
-                                                 const Holding& holding, Patience& patience);
+                                                 const Own& own, Patience& patience);
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
     // Takes the seat, waits to be admitted, and confirms: from then on the publisher counts this

@@ -92,7 +92,7 @@ Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightT
                                   const device::Gpus& gpus, Patience& patience) {
     const auto rank = find_publisher(ring, options_, link_, gpus, patience);
     if (!rank) return std::unexpected(rank.error());
-    auto session = Session::meet(ring, *rank, options_, link_, gpus, holding_, patience);
+    auto session = Session::meet(ring, *rank, {options_, link_, gpus, holding_}, patience);
     if (!session) return std::unexpected(session.error());
     session_ = std::move(*session);
     auto fitting = fit(ring, into);

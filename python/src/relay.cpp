@@ -127,6 +127,7 @@ using relay::ParcelEntry;
 class PyInbox {
   public:
     // `memory`: that of Carried, writable.
+    // NOLINTNEXTLINE(readability-function-size): the arguments of Python
     PyInbox(const std::string& ring, const std::string& name, const std::string& keep_for,
             nb::handle memory, std::uint64_t source, std::uint64_t destination, std::uint32_t lanes,
             double timeout) {
@@ -162,6 +163,7 @@ class PyInbox {
         const auto problem = inbox().give(number, std::move(entries), memory, spare);
         if (!problem.empty()) raise("invalid_argument", "a parcel: " + std::string(problem));
     }
+    // NOLINTNEXTLINE(readability-function-size): the arguments of Python
     void ask(std::uint64_t number, std::uint64_t worker, const std::string& instance_id,
              std::uint64_t visit, std::uint32_t group_size, std::uint64_t record_bytes) {
         inbox().ask({number, worker, instance_id, visit, {group_size, record_bytes}});

@@ -147,6 +147,7 @@ class PyFound {
 
 class PyStore {
   public:
+    // NOLINTNEXTLINE(readability-function-size): the arguments of Python
     PyStore(const std::string& name, std::uint64_t capacity, std::uint32_t lanes, bool make,
             const std::string& process, double timeout) {
         const StoreOptions options{.name = process,

@@ -150,6 +150,7 @@ nb::bytes PyViews::offsets(nb::handle layout) {
     return array(std::span<const std::int64_t>(made));
 }
 
+// NOLINTNEXTLINE(readability-function-size): the arguments of Python
 void PyViews::gather(nb::list columns, nb::list targets, nb::handle layout, std::uint32_t threads,
                      std::optional<int> gpu, std::uintptr_t stream) {
     const LayoutOf of(layout);
