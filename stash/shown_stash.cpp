@@ -186,7 +186,9 @@ GroupStat ShownStash::stat_of(std::uint32_t index, std::int64_t now_ns) const {
 
 std::vector<GroupStat> ShownStash::oldest_open(std::size_t count, std::int64_t now_ns) const {
     std::vector<GroupStat> found;
-    for (const std::uint32_t index : groups_->oldest_open(count)) {
+    const auto oldest = groups_->oldest_open(count);
+    found.reserve(oldest.size());
+    for (const std::uint32_t index : oldest) {
         found.push_back(stat_of(index, now_ns));
     }
     return found;

@@ -38,29 +38,29 @@ void Stash::Impl::Turn::show_admitted() {
 void Stash::Impl::Turn::release_dropped() {
     auto& dropped = groups().dropped();
     if (dropped.empty()) return;
-    ConsumerCore& core = impl_->core;
-    Slab<Record>& records = impl_->records;
-    for (const Dropped& one : dropped) impl_->notices.dropped(records[one.record], one.reason);
+    ConsumerCore& consumer = impl_->core;
+    Slab<Record>& slab = impl_->records;
+    for (const Dropped& one : dropped) impl_->notices.dropped(slab[one.record], one.reason);
     impl_->notices.tell_new();
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {
-        core.release(records[dropped.front().record].ref);
+        consumer.release(slab[dropped.front().record].ref);
     } else {
         std::vector<RecordRef> refs;
         refs.reserve(dropped.size());
-        for (const Dropped& one : dropped) refs.push_back(records[one.record].ref);
+        for (const Dropped& one : dropped) refs.push_back(slab[one.record].ref);
         const std::span<const RecordRef> all(refs);
-        const std::uint64_t most = core.journal().entries_max();
+        const std::uint64_t most = consumer.journal().entries_max();
         for (std::size_t at = 0; at < all.size(); at += most) {
-            static_cast<void>(core.release_all(
+            static_cast<void>(consumer.release_all(
                 all.subspan(at, std::min<std::uint64_t>(most, all.size() - at)), -1, true));
         }
     }
     FAULT_POINT("drop.after");
     for (const Dropped& one : dropped) {
-        const Record& record = records[one.record];
+        const Record& record = slab[one.record];
         impl_->repeats.dropped({record.producer_lane, record.producer_epoch}, one.reason);
-        records.give_back(one.record);
+        slab.give_back(one.record);
     }
     dropped.clear();
 }

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "cli/commands/program.hpp"
 
@@ -15,6 +16,7 @@ namespace {
 
 std::vector<char*> pointers(std::vector<std::string>& words) {
     std::vector<char*> made;
+    made.reserve(words.size() + 1);
     for (std::string& word : words) made.push_back(word.data());
     made.push_back(nullptr);
     return made;
@@ -23,7 +25,7 @@ std::vector<char*> pointers(std::vector<std::string>& words) {
 Error not_run(const std::string& python, int error) {
     return {Errc::not_found, 0,
             fmt::format("cannot run the Python interpreter {}: {}; name another one with --python",
-                        python, std::strerror(error))};
+                        python, std::generic_category().message(error))};
 }
 
 // An interpreter without rollring is often the system's, which has no pip: a virtual environment

@@ -62,9 +62,9 @@ int print_once(const MetricsOptions& options) {
 
 MetricSet metrics_now(const std::vector<std::string>& rings) {
     std::vector<RingLook> looks;
-    for (const std::string& ring : rings.empty() ? list_rings() : rings) {
-        looks.push_back(look_at(ring));
-    }
+    const std::vector<std::string> wanted = rings.empty() ? list_rings() : rings;
+    looks.reserve(wanted.size());
+    for (const std::string& ring : wanted) looks.push_back(look_at(ring));
     return metrics_of(looks, shared_memory_space());
 }
 

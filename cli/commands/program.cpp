@@ -8,6 +8,7 @@
 #include <climits>
 #include <cstring>
 #include <exception>
+#include <system_error>
 
 #include "cli/terminal/colour.hpp"
 #include "rollring/version.hpp"
@@ -37,6 +38,7 @@ int run(const Program& program, int argc, char** argv) {
                "Before the command: colour the output; auto: on a terminal,\nunless NO_COLOR is "
                "set or TERM is \"dumb\"");
     std::vector<Command> commands;
+    commands.reserve(program.commands.size());
     for (const auto& add : program.commands) commands.push_back(add(app));
     try {
         app.parse(argc, argv);
@@ -86,7 +88,7 @@ int become_program(const char* beside) {
         Errc::not_found,
         fmt::format("this command cannot run the program {}: {} (in a clone, './dev build' builds "
                     "it)",
-                    path, std::strerror(errno)));
+                    path, std::generic_category().message(errno)));
 }
 
 }  // namespace rollring::cli

@@ -378,7 +378,7 @@ std::string groups_table(const Json& groups) {
 }
 
 // The choice from the three options; empty: the stash's own default.
-Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
+static Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
     std::vector<BatchTarget> asked;
     if (options.batch_groups) asked.push_back(BatchTarget::groups(*options.batch_groups));
     if (options.batch_sequences) asked.push_back(BatchTarget::sequences(*options.batch_sequences));

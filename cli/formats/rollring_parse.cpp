@@ -21,15 +21,15 @@ struct Field {
     Read read;
 };
 
-template <auto Member>
+template <auto member>
 bool read_header(std::string_view key, JsonValue value, ParsedRecord& record) {
-    using T = std::remove_reference_t<decltype(record.meta.*Member)>;
+    using T = std::remove_reference_t<decltype(record.meta.*member)>;
     if constexpr (std::is_same_v<T, bool>) {
-        record.meta.*Member = boolean(key, value);
+        record.meta.*member = boolean(key, value);
     } else {
-        record.meta.*Member = integer<T>(key, value);
+        record.meta.*member = integer<T>(key, value);
     }
-    return record.meta.*Member != Meta{}.*Member;
+    return record.meta.*member != Meta{}.*member;
 }
 
 bool read_group_size(std::string_view key, JsonValue value, ParsedRecord& record) {
@@ -37,27 +37,27 @@ bool read_group_size(std::string_view key, JsonValue value, ParsedRecord& record
     return record.meta.group_size != 0;
 }
 
-template <Std Column>
+template <Std column>
 bool read_floats(std::string_view key, JsonValue value, ParsedRecord& record) {
-    read_f32(key, value, record, Column);
+    read_f32(key, value, record, column);
     return true;
 }
 
-template <Std Column>
+template <Std column>
 bool read_integers(std::string_view key, JsonValue value, ParsedRecord& record) {
-    read_i32(key, value, record, Column);
+    read_i32(key, value, record, column);
     return true;
 }
 
-template <Std Column>
+template <Std column>
 bool read_string(std::string_view key, JsonValue value, ParsedRecord& record) {
-    record.set_text(Column, string(key, value));
+    record.set_text(column, string(key, value));
     return true;
 }
 
-template <Std Column>
+template <Std column>
 bool read_json(std::string_view, JsonValue value, ParsedRecord& record) {
-    record.set_text(Column, compact(value));
+    record.set_text(column, compact(value));
     return true;
 }
 
@@ -129,9 +129,9 @@ bool read_mask_field(std::string_view key, JsonValue value, ParsedRecord& record
     return true;
 }
 
-template <bool (*ReadRows)(std::string_view, JsonValue, ParsedRecord&)>
+template <bool (*read_rows)(std::string_view, JsonValue, ParsedRecord&)>
 bool read_topk(std::string_view key, JsonValue value, ParsedRecord& record) {
-    if (!ReadRows(key, value, record))
+    if (!read_rows(key, value, record))
         bad(key, "must have the same number of entries for each token");
     return true;
 }

@@ -29,10 +29,12 @@ struct StatColumn {
 template <class Row>
 Table table_of(const std::vector<StatColumn<Row>>& columns, const std::vector<Row>& rows) {
     std::vector<Table::Column> looks;
+    looks.reserve(columns.size());
     for (const StatColumn<Row>& column : columns) looks.push_back(column.look);
     Table table(std::move(looks));
     for (const Row& row : rows) {
         std::vector<std::string> cells;
+        cells.reserve(columns.size());
         for (const StatColumn<Row>& column : columns) cells.push_back(column.cell(row));
         table.add(std::move(cells));
     }

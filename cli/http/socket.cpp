@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 namespace rollring::cli {
@@ -138,9 +139,9 @@ Result<Listener> Listener::open(const std::string& host, std::uint16_t port) {
     Listener listener;
     listener.socket_ = bind_to(*chosen);
     if (listener.socket_.descriptor() < 0) {
-        return refused(
-            errno == EADDRINUSE ? Errc::busy : Errc::system,
-            fmt::format("cannot listen on {} port {}: {}", host, port, std::strerror(errno)));
+        return refused(errno == EADDRINUSE ? Errc::busy : Errc::system,
+                       fmt::format("cannot listen on {} port {}: {}", host, port,
+                                   std::generic_category().message(errno)));
     }
     listener.port_ = bound_port(listener.socket_.descriptor());
     listener.loopback_ = is_loopback(*chosen->ai_addr);

@@ -226,7 +226,7 @@ Result<std::uint64_t> RegionMemory::copy_in(std::span<Region* const> regions,
 Result<std::uint64_t> RegionMemory::bring_back(std::span<Region* const> regions,
                                                std::uint64_t need_bytes) {
     std::vector<Before> undo;
-    const auto copied = copy_in(regions, undo);
+    auto copied = copy_in(regions, undo);
     if (copied) return copied;
     Error error = copied.error();
     auto back = end_copies();

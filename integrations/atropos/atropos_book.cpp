@@ -82,6 +82,7 @@ std::optional<std::uint64_t> AtroposBook::enter(const AtroposEntry& entry) {
     std::deque<AtroposEntry>& buffer = buffers_[*entry.env_id];
     buffer.push_back(entry);
     std::vector<std::uint32_t> sizes;
+    sizes.reserve(buffer.size());
     for (const AtroposEntry& one : buffer) sizes.push_back(one.size);
     const auto places = sum_to(sizes, announced);
     for (const std::size_t place : places) queue(buffer[place]);
@@ -149,6 +150,7 @@ std::vector<AtroposEntry> AtroposBook::take_batch() {
     if (!trainer_ || trainer_->batch_size <= 0) return batch;
     Choice chosen = choose();
     std::ranges::sort(chosen);
+    batch.reserve(chosen.size());
     for (const std::size_t place : chosen) batch.push_back(queue_[place]);
     for (auto at = chosen.rbegin(); at != chosen.rend(); ++at) {
         queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(*at));

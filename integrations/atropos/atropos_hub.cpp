@@ -250,6 +250,7 @@ void AtroposHub::delivered(bool written) {
     written_ = written;
     if (!written) return;
     std::vector<std::string> receipts;
+    receipts.reserve(handed_.size());
     for (const AtroposEntry& entry : handed_) {
         receipts.push_back(leased_.at(entry.id).batch.receipt());
     }

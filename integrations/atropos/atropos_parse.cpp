@@ -35,14 +35,14 @@ void read_masks(JsonValue value, ParsedRecord& record) {
 
 using Read = void (*)(std::string_view key, JsonValue value, ParsedRecord& record);
 
-template <Std Column>
+template <Std column>
 void read_floats(std::string_view key, JsonValue value, ParsedRecord& record) {
-    read_f32(key, value, record, Column);
+    read_f32(key, value, record, column);
 }
 
-template <Std Column>
+template <Std column>
 void read_text(std::string_view, JsonValue value, ParsedRecord& record) {
-    record.set_text(Column, compact(value));
+    record.set_text(column, compact(value));
 }
 
 // Per-member fields, in reading order.

@@ -206,6 +206,7 @@ std::string AtroposGroups::add(const TrajectoryView& record, const Schema& schem
 
 std::uint64_t AtroposGroups::finish(std::string& out) {
     std::vector<Group*> left;
+    left.reserve(open_.size());
     for (auto& [key, group] : open_) left.push_back(&group);
     std::ranges::sort(left, {}, &Group::arrival);
     for (Group* group : left) write(*group, out);

@@ -112,6 +112,7 @@ ROLLRING_DEVICE void copy_units(const ViewTile& tile, const Layout& layout, std:
         std::uint64_t from[units_at_once];
         Unit carried[units_at_once];
         ROLLRING_UNROLL
+        // NOLINTNEXTLINE(bugprone-implicit-widening-of-multiplication-result): of small numbers
         for (std::uint32_t j = 0; j < units_at_once; j++) unit[j] = tile.begin + i + j * warp_lanes;
         find_units(layout, tile, unit, to, from);
         ROLLRING_UNROLL

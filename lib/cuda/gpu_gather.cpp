@@ -198,7 +198,7 @@ Result<Staging> GpuGather::stage(std::uint64_t bytes) {
 Result<GatherArgs> GpuGather::lay_down(const TileTable& table) {
     GatherArgs args = table.args();
     if (table.tile_count == 0) return args;
-    constexpr std::uint64_t slack = 2 * 16;
+    constexpr std::uint64_t slack = std::uint64_t{2} * 16;
     const auto memory = stage(table.tile_count * sizeof(device::GatherTile) +
                               table.values.size() * sizeof(std::uint64_t) + slack);
     if (!memory) return std::unexpected(memory.error());

@@ -50,7 +50,7 @@ std::string fault_of(const CopyJob& job) {
         return fmt::format("{} extents and {} strides; up to {} of both are possible",
                            job.shape.size(), job.strides.size(), CopyJob::dims_max);
     }
-    const std::string fault = fault_of_view(job);
+    std::string fault = fault_of_view(job);
     if (!fault.empty() || job.shape.empty()) return fault;
     std::uint64_t elements = 1;
     for (const std::int64_t extent : job.shape) {

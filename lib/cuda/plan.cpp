@@ -190,7 +190,7 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
         features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
     const auto behind = gpu_->stream_behind(stream);
     if (!behind) return std::unexpected(behind.error());
-    const auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind);
+    auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind);
     if (!launched || view_tiles_ == 0) return launched;
     args->tiles += args->tile_count;
     args->tile_count = view_tiles_;

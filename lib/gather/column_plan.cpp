@@ -231,23 +231,23 @@ bool ColumnPlan::find(std::size_t i, Found& found) const {
 
 Finder ColumnPlan::finder() const {
     Finder made;
-    made.plan = this;
-    made.places = batch_->places().data();
-    made.placed = placement_->sequences.data();
-    made.form = Finder::none_is;
+    made.plan_ = this;
+    made.places_ = batch_->places().data();
+    made.placed_ = placement_->sequences.data();
+    made.form_ = Finder::none_is;
     if (first_ == nullptr || form_ >= batch_->forms().size()) return made;
     const auto& columns = batch_->forms()[form_].columns;
     if (columns[at_].row_bytes == 0) return made;
     for (const auto& column : std::span(columns).first(at_)) {
         if (column.row_bytes == 0) {
-            made.fixed += column.bytes;
-        } else if (made.before == Finder::few) {
+            made.fixed_ += column.bytes;
+        } else if (made.before_ == Finder::few) {
             return made;
         } else {
-            made.row_bytes[made.before++] = column.row_bytes;
+            made.row_bytes_[made.before_++] = column.row_bytes;
         }
     }
-    made.form = form_;
+    made.form_ = form_;
     return made;
 }
 

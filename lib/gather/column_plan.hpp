@@ -73,14 +73,14 @@ class Finder {
   private:
     friend class ColumnPlan;
     static constexpr std::size_t few = 4;
-    const ColumnPlan* plan;
-    const detail::RecordPlace* places;
-    const Placed* placed;
-    std::uint32_t form;  // none_is: none is found this way
+    const ColumnPlan* plan_;
+    const detail::RecordPlace* places_;
+    const Placed* placed_;
+    std::uint32_t form_;  // none_is: none is found this way
     static constexpr std::uint32_t none_is = detail::RecordPlace::no_form - 1;
-    std::uint32_t before = 0;  // columns of tokens before it
-    std::uint64_t fixed = 0;   // bytes of others before it
-    std::array<std::uint32_t, few> row_bytes{};
+    std::uint32_t before_ = 0;  // columns of tokens before it
+    std::uint64_t fixed_ = 0;   // bytes of others before it
+    std::array<std::uint32_t, few> row_bytes_{};
 };
 
 // One target, and the source of its rows. The first sequence that has the column determines their
@@ -194,12 +194,12 @@ Result<std::vector<ColumnPlan>> plan_columns(const Sequences& batch, const Schem
 std::string who(const Sequences& batch, std::size_t sequence);
 
 inline bool Finder::operator()(std::size_t i, Found& found) const {
-    const detail::RecordPlace& place = places[placed[i].sequence];
-    if (place.form != form) [[unlikely]]
-        return plan->find(i, found);
-    std::uint64_t at = fixed;
-    for (std::uint32_t column = 0; column < before; column++) {
-        at += detail::RecordForm::bytes_of(row_bytes[column], place.tokens);
+    const detail::RecordPlace& place = places_[placed_[i].sequence];
+    if (place.form != form_) [[unlikely]]
+        return plan_->find(i, found);
+    std::uint64_t at = fixed_;
+    for (std::uint32_t column = 0; column < before_; column++) {
+        at += detail::RecordForm::bytes_of(row_bytes_[column], place.tokens);
     }
     found = {place.columns + at, place.tokens};
     return true;

@@ -81,7 +81,8 @@ bool fits(Number value) {
         return std::in_range<To>(value);
     } else {  // the limits are powers of two, or one less: exact in a float
         const Number whole = std::trunc(value);
-        constexpr Number above = static_cast<Number>(std::numeric_limits<To>::max() / 2 + 1) * 2;
+        constexpr To half = std::numeric_limits<To>::max() / 2 + 1;
+        constexpr Number above = static_cast<Number>(half) * 2;
         return whole >= static_cast<Number>(std::numeric_limits<To>::min()) && whole < above;
     }
 }

@@ -53,6 +53,7 @@ struct Range {
 // The layout with the longest possible runs: the order of dimensions does not matter here.
 Strided layout_of(const WeightTensor& tensor) {
     std::vector<std::size_t> order;
+    order.reserve(tensor.strides.size());
     for (std::size_t i = 0; i < tensor.strides.size(); i++) order.push_back(i);
     std::ranges::sort(order, std::greater(), [&](std::size_t i) { return tensor.strides[i]; });
     Strided sorted;
