@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 #include "cli/terminal/quantity.hpp"
 #include "rounding.hpp"
@@ -33,7 +34,8 @@ void pin(int cpu, bool realtime) {
     if (cpu != any_cpu) sched_setaffinity(0, sizeof set, &set);
     const sched_param priority{.sched_priority = 1};
     if (realtime && sched_setscheduler(0, SCHED_RR, &priority) != 0) {
-        fail(fmt::format("--realtime: the system refused SCHED_RR: {}", std::strerror(errno)));
+        fail(fmt::format("--realtime: the system refused SCHED_RR: {}",
+                         std::generic_category().message(errno)));
     }
 }
 
@@ -47,7 +49,7 @@ bool grants_realtime() {
         fmt::print(stderr,
                    "rollring-bench: --realtime has no effect: the system refused SCHED_RR, which "
                    "needs CAP_SYS_NICE (docker run --cap-add SYS_NICE): {}\n",
-                   std::strerror(errno));
+                   std::generic_category().message(errno));
         return false;
     }
     return sched_setscheduler(0, policy, &before) == 0;

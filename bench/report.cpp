@@ -50,6 +50,7 @@ std::string table(const Json& rows) {
         }
     }
     std::vector<cli::Table::Column> columns;
+    columns.reserve(titles.size());
     for (const std::string& title : titles) columns.push_back({title});
     if (!columns.empty()) columns[0].align = cli::Table::Align::left;
     cli::Table made(columns);

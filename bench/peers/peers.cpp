@@ -129,7 +129,9 @@ void measure_length(const PeersQuestion& options, std::uint32_t n_tokens, const 
                                    .script = options.script,
                                    .most_seconds = options.most_seconds};
     std::vector<Row> rows;
-    for (Peer& peer : choose(all_peers(peer_options), options.wanted)) {
+    std::vector<Peer> chosen = choose(all_peers(peer_options), options.wanted);
+    rows.reserve(chosen.size());
+    for (Peer& peer : chosen) {
         rows.push_back({.peer = std::move(peer), .plan = {.n_tokens = n_tokens}});
     }
     Progress progress(rows.size() * (options.common.repeat + 1));

@@ -155,6 +155,7 @@ ManyMeasured measure_ring_many(const ManyPlan& plan, const Cpus& cpus) {
 
 ManyMeasured measure_bare_many(const ManyPlan& plan, const Cpus& cpus) {
     std::vector<BareHandoff> lanes;
+    lanes.reserve(plan.producers);
     for (std::uint32_t i = 0; i < plan.producers; i++) {
         lanes.emplace_back(plan.n_tokens, plan.working_bytes / plan.producers);
     }

@@ -110,6 +110,7 @@ Json measure_length(const ThroughputQuestion& options, const Length& length, con
 
 void run(const ThroughputQuestion& options) {
     std::vector<Length> lengths;
+    lengths.reserve(options.tokens.size() + 1);
     for (const std::uint32_t n_tokens : options.tokens) lengths.push_back({n_tokens});
     if (options.routed_experts != "none") lengths.push_back(parse_experts(options.routed_experts));
     check_room(options, lengths);

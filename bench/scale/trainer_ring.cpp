@@ -180,6 +180,7 @@ bool TrainerRing::next() {
 
 std::vector<std::uint32_t> TrainerRing::batch() const {
     std::vector<std::uint32_t> numbers;
+    numbers.reserve(batch_.sequences().size());
     for (const rollring::Sequence& sequence : batch_.sequences()) {
         numbers.push_back(static_cast<std::uint32_t>(sequence.view.meta().created_ns));
     }

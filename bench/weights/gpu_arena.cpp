@@ -26,7 +26,7 @@ class GpuArena final : public Arena {
         memory_ = allocate(bytes);
     }
     ~GpuArena() override {
-        use();
+        cudaSetDevice(device_.gpu);
         cudaFree(memory_);
         cudaFree(scratch_);
         cudaStreamDestroy(stream_);

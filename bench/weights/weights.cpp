@@ -146,6 +146,7 @@ std::vector<TorchRow> run_torch(const WeightsQuestion& options, const WeightsRun
                          output.status, output.last().dump()));
     }
     std::vector<TorchRow> rows;
+    rows.reserve(output.objects.size());
     for (const Json& row : output.objects) {
         rows.push_back({row["method"].get<std::string>(), row["ms"].get<double>()});
     }

@@ -26,6 +26,7 @@ constexpr std::array stages{Stage{"wait_slot", &rollring::SyncTimes::wait_slot_n
 
 std::vector<double> syncs_ms(const Round& round) {
     std::vector<double> all;
+    all.reserve(round.session.samples.size());
     for (const Sample& sample : round.session.samples) all.push_back(ms(sample.whole_ns));
     return all;
 }

@@ -20,6 +20,7 @@ AtroposBook book_of(std::int64_t batch_size) {
 
 std::vector<std::uint64_t> ids(const std::vector<AtroposEntry>& batch) {
     std::vector<std::uint64_t> found;
+    found.reserve(batch.size());
     for (const AtroposEntry& entry : batch) found.push_back(entry.id);
     return found;
 }

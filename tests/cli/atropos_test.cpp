@@ -1,6 +1,8 @@
 // Goal: all fourteen fields of an Atropos ScoredDataGroup survive the way through a ring, member by
 // member and in any order.
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -191,8 +193,8 @@ TEST_CASE("atropos: a list, as it is posted, and a batch, as it is returned, are
     const std::string one = R"({"tokens":[[1],[2]],"scores":[1.0,0.0],"env_id":0})";
     const std::string two = R"({"tokens":[[3]],"masks":[[3]],"scores":[0.5]})";
     for (const std::string& line :
-         {"[" + one + ", " + two + "]", R"({"batch":[)" + one + "," + two + "]}",
-          "[null," + one + "," + two + "]"}) {
+         {fmt::format("[{}, {}]", one, two), fmt::format(R"({{"batch":[{},{}]}})", one, two),
+          fmt::format("[null,{},{}]", one, two)}) {
         CAPTURE(line);
         AtroposLine groups("run");
         groups.parse(parse_json(line), Schema::standard(), 7);

@@ -30,7 +30,7 @@ struct TextFile {
     }
     TextFile(const TextFile&) = delete;
     TextFile& operator=(const TextFile&) = delete;
-    ~TextFile() { std::remove(path.c_str()); }
+    ~TextFile() { static_cast<void>(std::remove(path.c_str())); }
 };
 
 // A pipe that a thread fills with this text.

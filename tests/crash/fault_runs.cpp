@@ -264,6 +264,7 @@ bool consumer_run(const Fault& fault, Dice& dice) {
     };
     require(collect(start_self({"--corrupt", ring.name()})) == 0, "the corrupt producer failed");
     std::vector<pid_t> sending;
+    sending.reserve(senders);
     for (std::uint32_t i = 0; i < senders; i++) {
         sending.push_back(start_self({"--sender", paper.fd(), ring.name(), std::to_string(i)}));
     }

@@ -14,6 +14,7 @@ constexpr std::uint32_t alive_at_once = 3;
 constexpr std::uint32_t places = 8;
 constexpr std::size_t mortals_max = 1 << 14;
 constexpr std::uint32_t size = 3;  // of every group; a member has two segments
+constexpr std::uint64_t pieces = 4 * std::uint64_t{size};  // of two groups
 constexpr std::int64_t rollouts_stalled_ns = 20'000'000'000;
 
 struct Mortals {
@@ -32,11 +33,12 @@ struct Piece {
     std::uint16_t segment;
 
     explicit Piece(std::uint64_t n)
-        : group(n / (4 * size) * 2 + n % 2),
+        : group(n / pieces * 2 + n % 2),
           repetition(static_cast<std::uint32_t>(n / 4 % size)),
           segment(static_cast<std::uint16_t>(n / 2 % 2)) {}
     [[nodiscard]] std::uint64_t number() const {
-        return group / 2 * 4 * size + std::uint64_t{repetition} * 4 + segment * 2 + group % 2;
+        return group / 2 * pieces + std::uint64_t{repetition} * 4 + std::uint64_t{segment} * 2 +
+               group % 2;
     }
 };
 
@@ -108,10 +110,9 @@ class RolloutKill {
         kills_++;
         const auto& wrote = paper_->life[life];
         const std::uint64_t begun = wrote.attempted.load();
-        struck_in_group_ += begun % (4 * size) != 0 ? 1 : 0;
+        struck_in_group_ += begun % pieces != 0 ? 1 : 0;
         // It holds a place for a group of which it has not begun to send anything.
-        struck_announced_ +=
-            wrote.announced.load() > (begun + 4 * size - 1) / (4 * size) * 2 ? 1 : 0;
+        struck_announced_ += wrote.announced.load() > (begun + pieces - 1) / pieces * 2 ? 1 : 0;
     }
 
     void turn(std::int64_t patience_ms) {
@@ -246,8 +247,8 @@ int mortal_role(const std::vector<std::string>& arguments) {
     for (std::uint64_t number = 0;; number++) {
         const Piece piece(number);
         // In the middle of two groups it takes places for the next two, one after the other.
-        const std::uint64_t at = number % (4 * size);
-        if (at == size || at == 3 * size) {
+        const std::uint64_t at = number % pieces;
+        if (at == size || at == 3 * std::uint64_t{size}) {
             const std::uint64_t next = piece.group / 2 * 2 + (at == size ? 2 : 3);
             const Push push = producer->open_group(prompt(life, next), life, patience());
             require(push == Push::ok, "open_group: {}: {}", name(push), producer->problem());

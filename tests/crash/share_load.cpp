@@ -251,22 +251,27 @@ struct Deaths {
     std::uint64_t stops = 0;
 };
 
+struct Target {
+    std::size_t index = 0;
+    std::uint64_t number = 0;
+    bool stop_first = false;
+};
+
 // Most reads are held open until the signal has come: on a busy machine it comes long after the
 // read that it is meant for. The others are met wherever they are by then.
-void end_reader(ShareRun& run, std::size_t index, std::uint64_t number, bool stop_first, Dice& dice,
-                Deaths& deaths) {
+void end_reader(ShareRun& run, const Target& target, Dice& dice, Deaths& deaths) {
     ShareLedger& ledger = run.ledger();
-    Mailbox& mail = ledger.mail[index];
+    Mailbox& mail = ledger.mail[target.index];
     const bool hold = dice.below(8) != 0;
-    if (hold) mail.hold = number;
-    run.until([&] { return hold ? mail.held == number : mail.reading != 0; });
-    const pid_t pid = run.reader(index).pid;
+    if (hold) mail.hold = target.number;
+    run.until([&] { return hold ? mail.held == target.number : mail.reading != 0; });
+    const pid_t pid = run.reader(target.index).pid;
     kill(pid, SIGSTOP);
     await_stopped(pid);
     require(!hold || mail.reading != 0, "a read that was held has ended");
     mail.hold = 0;
     // Stopped in a read, it is in the way of an ack, which says so by its deadline.
-    if (stop_first && mail.reading != 0) {
+    if (target.stop_first && mail.reading != 0) {
         const std::uint64_t busy = ledger.busy;
         const std::uint64_t nacks = ledger.nacks;
         run.until([&] { return ledger.busy != busy || ledger.nacks != nacks; });
@@ -277,7 +282,7 @@ void end_reader(ShareRun& run, std::size_t index, std::uint64_t number, bool sto
         }
     }
     deaths.in_a_read += mail.reading;
-    run.kill_one(run.reader(index));
+    run.kill_one(run.reader(target.index));
 }
 
 }  // namespace
@@ -295,7 +300,7 @@ void share_kills(std::uint64_t kills, Dice& dice) {
             run.kill_one(run.trainer());
             deaths.trainers++;
         } else {
-            end_reader(run, whom % share_readers, i + 1, whom == 1, dice, deaths);
+            end_reader(run, {whom % share_readers, i + 1, whom == 1}, dice, deaths);
         }
         run.start_all();
     }

@@ -185,6 +185,7 @@ void run(std::uint64_t seed, std::uint64_t records) {
     const auto ring = std::make_unique<Ring>();
     std::uint64_t sleeps[lanes]{};
     std::vector<std::jthread> producers;
+    producers.reserve(lanes);
     for (std::size_t i = 0; i < lanes; i++) {
         producers.emplace_back([&, i] { sleeps[i] = produce(*ring, i, records / lanes); });
     }

@@ -39,9 +39,9 @@ bool refused(const Result<void>& result, const std::string& part) {
 
 // One column of a batch into `to`.
 Result<void> copy(const Batch& batch, const Schema& schema, GatherColumn column,
-                  std::span<std::byte> to, const Layout& layout = {}, std::uint32_t threads = 0) {
+                  std::span<std::byte> to, const Layout& layout = {}) {
     column.to = to;
-    return gather(batch, schema, {&column, 1}, layout, threads);
+    return gather(batch, schema, {&column, 1}, layout);
 }
 
 }  // namespace
@@ -57,16 +57,16 @@ TEST_CASE("arrays: packed and padded hold every sequence at its place") {
     REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
     const Schema& schema = stash->schema();
     const GatherColumn ids{.column = ids_column};
-    const GatherColumn wide{.column = ids_column, .dtype = dtype_i64};
 
     const auto shape = gathered_shape(batch, schema, ids, {});
     REQUIRE(shape.has_value());
     CHECK(shape->elements() == 8);
     std::vector<std::int64_t> packed(8);
     const auto to = std::as_writable_bytes(std::span(packed));
+    const GatherColumn wide{.column = ids_column, .dtype = dtype_i64, .to = to};
     for (const std::uint32_t threads : {0U, 1U, 3U}) {
         std::ranges::fill(packed, -1);
-        REQUIRE(copy(batch, schema, wide, to, {}, threads));
+        REQUIRE(gather(batch, schema, {&wide, 1}, {}, threads));
         CHECK(packed == std::vector<std::int64_t>{0, 1, 2, 3, 4, 1000, 1001, 1002});
     }
     std::vector<std::int32_t> padded(16);

@@ -173,6 +173,7 @@ inline std::vector<double> wanted(const GatherCase& given, const GatherColumn& c
     };
     std::vector<One> all;
     std::uint64_t longest = layout.padding.length;
+    all.reserve(given.batch.sequences().size());
     for (std::uint32_t i = 0; i < given.batch.sequences().size(); i++) all.push_back({i, 0, 0});
     if (layout.order) {
         all.clear();

@@ -178,7 +178,8 @@ TEST_CASE("micro-batches: every sequence once, none above the budget, the same e
             tokens += held;
         }
         CHECK(std::ranges::all_of(seen, [](int times) { return times == 1; }));
-        const auto least = static_cast<double>((tokens + 99) / 100);
+        const std::uint64_t needed = (tokens + 99) / 100;
+        const auto least = static_cast<double>(needed);
         CHECK(static_cast<double>(made->bins.size()) <= least * 1.8 + 1);  // zeros take no room
         if (!made->bins.empty()) {
             CHECK(made->fill == doctest::Approx(static_cast<double>(tokens) /

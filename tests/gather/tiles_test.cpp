@@ -320,7 +320,7 @@ TEST_CASE("tiles: a few that are much longer than the others do not make parts o
     other.gather(gatherer);
     CHECK(played.sequences == 199);
     CHECK(played.tiles == 3);  // of up to four times as many parts as 313 tokens have
-    CHECK(played.work == 199 * 5 + played.tiles * 19);
+    CHECK(played.work == std::uint64_t{199} * 5 + played.tiles * 19);
 }
 
 // A lane's memory in one go: a warp reads a table's entries of several sequences at once.

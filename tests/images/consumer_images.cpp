@@ -183,6 +183,7 @@ int stepped_consumer_role(const std::vector<std::string>& arguments) {
                 break;
             case Act::release_all: {
                 std::vector<RecordRef> all;
+                all.reserve(ids.size());
                 for (const Id& id : ids) all.push_back(refs.at(id));
                 const auto done = consumer->release_all(all, orders->step.load());
                 require(done.has_value(), "{}", done ? "" : done.error().to_string());

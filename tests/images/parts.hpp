@@ -41,7 +41,9 @@ void put(Orders& orders, const Ids& ids) {
 }
 inline std::vector<Id> got(const Orders& orders) {
     std::vector<Id> ids;
-    for (std::uint64_t i = 0; i < orders.count.load(); i++) {
+    const std::uint64_t count = orders.count.load();
+    ids.reserve(count);
+    for (std::uint64_t i = 0; i < count; i++) {
         ids.push_back(unpacked(orders.numbers[i].load()));
     }
     return ids;

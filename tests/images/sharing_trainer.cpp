@@ -24,6 +24,7 @@ SharingTrainer::SharingTrainer(const RingOptions& options, Dice& dice)
 
 std::vector<SharedBatch> SharingTrainer::shared() const {
     std::vector<SharedBatch> all;
+    all.reserve(leased_.size());
     for (const Leased& each : leased_) all.push_back(each.shared);
     return all;
 }

@@ -36,6 +36,7 @@ Places::Place place(std::uint64_t key, std::uint64_t worker = 5) {
 
 std::vector<std::uint64_t> keys(const std::vector<Places::Place>& places) {
     std::vector<std::uint64_t> found;
+    found.reserve(places.size());
     for (const Places::Place& one : places) found.push_back(one.key.low);
     std::ranges::sort(found);
     return found;

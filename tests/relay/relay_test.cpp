@@ -116,6 +116,7 @@ TEST_CASE("relay: a carrier is killed at any moment, and each record arrives onc
     constexpr std::uint64_t each = 20;
     World world;
     std::vector<Producer> producers;
+    producers.reserve(streams);
     for (std::uint64_t i = 0; i < streams; i++) producers.push_back(world.from.producer());
     Taken taken(world.to.consumer());
     Load load;

@@ -191,6 +191,7 @@ TEST_CASE("reader: eight shares at a time, 63 batches, and a batch that moves") 
     Batch moved = std::move(world.batch);
     const std::string ticket = *moved.ticket();
     std::vector<Share> shares;
+    shares.reserve(8);
     for (std::uint32_t i = 0; i < 8; i++) shares.push_back(std::move(*reader.open(ticket)));
     CHECK(failed_with(reader.open(ticket), Errc::busy));
     shares.erase(shares.begin());

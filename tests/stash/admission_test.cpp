@@ -76,6 +76,7 @@ TEST_CASE("admission: many producers open interleaved groups; bound and completi
                                            .batch = BatchTarget::groups(4),
                                            .max_open_groups = bound});
     std::vector<std::thread> rollouts;
+    rollouts.reserve(4);
     for (std::uint32_t member = 0; member < 4; member++) {
         rollouts.emplace_back([&ring, member] {
             auto producer = ring.producer();

@@ -43,8 +43,9 @@ class BoardBench {
     }
     std::vector<std::uint64_t> tombstones() const {
         std::vector<std::uint64_t> numbers;
-        for (const KnownTombstone& tombstone : board_->tombstones(monotonic_ns()))
-            numbers.push_back(tombstone.key.high);
+        const auto known = board_->tombstones(monotonic_ns());
+        numbers.reserve(known.size());
+        for (const KnownTombstone& tombstone : known) numbers.push_back(tombstone.key.high);
         return numbers;
     }
 

@@ -80,6 +80,7 @@ TEST_CASE("progress: more groups than memory holds, each producer in the same or
     auto stash = open_stash(ring, {.group_size = 4, .batch = BatchTarget::groups(1)});
     constexpr int groups = 48;
     std::vector<std::thread> rollouts;
+    rollouts.reserve(4);
     for (std::uint32_t member = 0; member < 4; member++) {
         rollouts.emplace_back([&ring, member] {
             auto producer = ring.producer();
@@ -105,6 +106,7 @@ void scattered(const TestRing& ring, Stash& stash) {
     constexpr std::uint32_t groups = 24;
     constexpr std::uint32_t size = 4;
     std::vector<std::thread> rollouts;
+    rollouts.reserve(producers);
     for (std::uint32_t place = 0; place < producers; place++) {
         rollouts.emplace_back([&ring, place] {
             auto producer = ring.producer();
@@ -184,6 +186,7 @@ TEST_CASE("progress: producers that block each other are let through while there
         open_stash(ring, {.group_size = 2, .batch = BatchTarget::groups(1), .max_open_groups = 0});
     constexpr int groups = 12;
     std::vector<std::thread> rollouts;
+    rollouts.reserve(2);
     for (std::uint32_t member = 0; member < 2; member++) {
         rollouts.emplace_back([&ring, member] {
             auto producer = ring.producer();

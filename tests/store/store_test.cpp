@@ -239,15 +239,19 @@ TEST_CASE("store: of many that are asked for at once one that is gone is named")
     // In more lines than one look at the marks has.
     std::vector<std::vector<std::uint32_t>> contents;
     std::vector<Location> at(1000);
+    contents.reserve(at.size());
     for (std::uint32_t i = 0; i < at.size(); i++) contents.push_back(numbers(i, 700 + i % 7));
     std::vector<StoreValue> values;
+    values.reserve(contents.size());
     for (const auto& each : contents) values.push_back(value_of(each));
     REQUIRE(store.put(values, at, patience()).has_value());
 
     std::vector<StoredValue> found(at.size());
     std::vector<std::vector<std::uint32_t>> copies;
     std::vector<std::byte*> to;
+    copies.reserve(contents.size());
     for (const auto& each : contents) copies.emplace_back(each.size());
+    to.reserve(copies.size());
     for (auto& each : copies) to.push_back(reinterpret_cast<std::byte*>(each.data()));
     REQUIRE(store.find(at, found).has_value());
     REQUIRE(store.read(found, to).has_value());
@@ -281,6 +285,7 @@ TEST_CASE("store: threads may use it at the same time") {
     Store store = world.open();
     std::vector<std::thread> threads;
     std::atomic<int> wrong = 0;
+    threads.reserve(4);
     for (std::uint32_t t = 0; t < 4; t++) {
         threads.emplace_back([&, t] {
             const auto row = numbers(t * 1000, 700);

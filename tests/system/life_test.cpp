@@ -266,6 +266,7 @@ TEST_CASE("life: a byte that is taken while another thread forks is not the chil
             REQUIRE(lock.has_value());  // without a value while a new child has not closed it yet
         }
     });
+    children.reserve(forks);
     for (int i = 0; i < forks; i++) {
         children.push_back(start_child([&] {
             close(until.ends[1]);

@@ -209,6 +209,7 @@ TEST_CASE("limits: 16 descriptors, every entry point") {
             const rlimit limit{16, 16};
             if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
             std::vector<int> others;
+            others.reserve(taken);
             for (int i = 0; i < taken; i++) others.push_back(dup(0));
             const std::string fresh = fresh_name();
             float value = 1;

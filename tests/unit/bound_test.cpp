@@ -159,6 +159,7 @@ TEST_CASE("bound: producers that come and go, and contend, never pass it") {
     constexpr int each = 300;
     auto consumer = ring.consumer();
     std::vector<std::thread> threads;
+    threads.reserve(3);
     for (int i = 0; i < 3; i++) {
         threads.emplace_back([&] {
             for (int part = 0; part < 3; part++) {

@@ -267,6 +267,7 @@ TEST_CASE("record: routed experts of any integer dtype, and a checksum that noti
 
 TEST_CASE("record: a view of many columns, copied over one of few and back") {
     std::vector<Column> more;
+    more.reserve(12);
     for (int i = 0; i < 12; i++) {
         more.push_back({.name = "c" + std::to_string(i), .dtype = dtype_i32});
     }

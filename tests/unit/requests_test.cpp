@@ -262,6 +262,7 @@ TEST_CASE("requests: many workers in threads take each of many requests once") {
     std::vector<std::atomic<int>> seen(many);
     std::atomic<std::uint32_t> finished{0};
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (int i = 0; i < 4; i++) {
         threads.emplace_back([&] {
             auto worker = RequestWorker::open(ring.name());

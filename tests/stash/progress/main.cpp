@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     arguments.end(plant != plants.end());
     settings.plant = plant->second;
     for (const int number : {SIGINT, SIGTERM}) {
-        std::signal(number, [](int got) { stop_signal = got; });
+        static_cast<void>(std::signal(number, [](int got) { stop_signal = got; }));
     }
     Counts counts;
     for (std::uint64_t seed = first; seed < first + seeds && stop_signal == 0; seed++) {

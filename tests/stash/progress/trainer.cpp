@@ -76,6 +76,7 @@ void World::end_lease(bool ack) {
         return;
     }
     std::vector<std::uint32_t> numbers;
+    numbers.reserve(batch->groups().size());
     for (std::size_t i = 0; i < batch->groups().size(); i++) {
         numbers.push_back(number_of(*batch, batch->group_offsets()[i]));
     }
