@@ -253,7 +253,7 @@ def serve(engine: VllmEngine, host: str = "127.0.0.1", port: int = 0) -> Threadi
             self.end_headers()
             self.wfile.write(packed)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Nothing: the log has failures alone."""
 
     server = ThreadingHTTPServer((host, port), Handler)

@@ -23,7 +23,9 @@ if HAS_VLLM:
             TrainerWeightTransferEngine,
         )
         from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
-        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+        from vllm.distributed.weight_transfer.factory import (
+            WeightTransferTrainerFactory as WeightTransferTrainerFactory,
+        )
     except ImportError as error:
         raise ImportError(
             "rollring.integrations.vllm needs the registries of weight transfer backends for "
@@ -74,10 +76,12 @@ def make_trainer(init_info: Any, *, client: Any, source: Any) -> Any:
         from .trainer import RollringTrainer
 
         return RollringTrainer.trainer_init(init_info, client=client, source=source)
+    from vllm.distributed.weight_transfer import factory
+
     from . import register
 
     register()
-    make = WeightTransferTrainerFactory.trainer_init
+    make = factory.WeightTransferTrainerFactory.trainer_init
     if "backend" not in inspect.signature(make).parameters:
         return make(init_info, client=client, source=source)
     from vllm.config.weight_transfer import WeightTransferConfig
