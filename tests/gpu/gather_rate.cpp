@@ -153,6 +153,7 @@ class Bench {
         for (int i = 0; i < 2; i++) static_cast<void>(time_of(gather, calls_));
         cpu_ns.clear();
         std::vector<Turn> took;
+        took.reserve(turns);
         for (int i = 0; i < turns; i++) {
             took.push_back({time_of([&](CUstream stream) { copy(stream); }, calls_),
                             time_of([&](CUstream stream) { copy_lanes(stream); }, calls_),
@@ -163,11 +164,13 @@ class Bench {
         const bool good = us <= 50 + sequences * 0.05;
         const auto share = [&](double Turn::* of, double Turn::* call) {
             std::vector<double> shares;
+            shares.reserve(took.size());
             for (const Turn& turn : took) shares.push_back(turn.*of / turn.*call);
             return median_of(std::move(shares));
         };
         const auto gb_per_s = [&](double Turn::* call) {
             std::vector<double> ms;
+            ms.reserve(took.size());
             for (const Turn& turn : took) ms.push_back(turn.*call);
             return static_cast<double>(read_bytes_) / median_of(std::move(ms)) / 1e6;
         };
@@ -228,6 +231,7 @@ std::uint64_t produced(std::uint32_t producers) {
     std::atomic<std::uint64_t> records = 0;
     const Deadline end = Deadline::after_ms(2000);
     std::vector<std::jthread> threads;
+    threads.reserve(producers);
     for (std::uint32_t i = 0; i < producers; i++) {
         threads.emplace_back([&, i] {
             const std::string name = fmt::format("gather-beside-{}", i);
@@ -323,6 +327,7 @@ int run(const std::vector<std::string_view>& arguments) {
     const std::string_view what = arguments.empty() ? "" : arguments[0];
     const bool other = what == "--sweep" || what == "--beside";
     std::vector<Case> cases;
+    cases.reserve(arguments.size());
     for (const std::string_view one : arguments) cases.push_back(case_of(one));
     if (other ? arguments.size() > 1 : std::ranges::count(cases, 0U, &Case::tokens) != 0) {
         fmt::print(stderr, "usage: gather_rate [--sweep | --beside | TOKENS:MIB ...]\n");

@@ -15,8 +15,14 @@ using namespace rollring::test;
 
 namespace {
 
-std::vector<double> gathered(const RawGpu& gpu, Gatherer& gatherer, const Sequences& batch,
-                             const Schema& schema, GatherColumn column, const Layout& layout) {
+struct Gathering {
+    const RawGpu& gpu;
+    Gatherer& gatherer;
+};
+
+std::vector<double> gathered(const Gathering& with, const Sequences& batch, const Schema& schema,
+                             GatherColumn column, const Layout& layout) {
+    const auto& [gpu, gatherer] = with;
     const ArrayShape shape = RawGpu::must(gathered_shape(batch, schema, column, layout));
     const std::uint64_t bytes = shape.elements() * shape.dtype.bytes();
     std::vector<std::byte> all(bytes + 1);
@@ -59,7 +65,7 @@ TEST_CASE("gather: random layouts of random batches on a GPU") {
             Layout layout = random_layout(given.batch, order, dice);
             if (layout.padding.length != 0) layout.padding.length += 5000;
             const GatherColumn column = random_column(layout, dice);
-            REQUIRE(same(gathered(gpu, gatherer, given.batch, given.schema(), column, layout),
+            REQUIRE(same(gathered({gpu, gatherer}, given.batch, given.schema(), column, layout),
                          wanted(given, column, layout)));
         }
         const GatherStat stat = gatherer.stat();
@@ -115,7 +121,7 @@ TEST_CASE("gather: a lane whose pages went back to the system is read anew") {
         REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
         if (life % 2 == 1)
             RawGpu::must(gatherer.prepare(batch));  // every second time it is staged, maybe
-        const auto rows = gathered(gpu, gatherer, batch, schema, {.column = token_ids}, {});
+        const auto rows = gathered({gpu, gatherer}, batch, schema, {.column = token_ids}, {});
         REQUIRE(rows.size() == 20'000);
         REQUIRE(std::ranges::all_of(rows, [&](double row) { return row == life; }));
         REQUIRE(batch.ack(life).has_value());
@@ -144,7 +150,7 @@ TEST_CASE("gather: a lane that cannot be registered goes through pinned memory, 
     const auto prepared = gatherer.prepare(given.batch);
     REQUIRE_FALSE(prepared.has_value());
     const GatherColumn ids{.column = token_ids, .dtype = dtype_i64};
-    CHECK(same(gathered(gpu, gatherer, given.batch, given.schema(), ids, {}),
+    CHECK(same(gathered({gpu, gatherer}, given.batch, given.schema(), ids, {}),
                wanted(given, ids, {})));
     const GatherStat stat = gatherer.stat();
     CHECK(stat.staged_bytes == static_cast<std::uint64_t>(given.batch.cu_seqlens().back()) * 4);

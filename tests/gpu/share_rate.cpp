@@ -154,6 +154,7 @@ double memory_rate() {
         std::vector<std::thread> all;
         std::atomic<std::uint64_t> sum = 0;
         const std::int64_t begin = monotonic_ns();
+        all.reserve(threads);
         for (std::uint32_t t = 0; t < threads; t++) {
             all.emplace_back([&, t] {
                 const auto at = memory.begin() + static_cast<std::ptrdiff_t>(words / threads * t);

@@ -71,6 +71,7 @@ class Bench {
     }
 
   private:
+    // NOLINTNEXTLINE(readability-function-size): the columns of one row of its output
     void run(std::string_view what, std::uint64_t row_bytes, std::uint64_t ranks,
              std::uint64_t skew, const Tuning& tuning, const CopyJob& job) {
         const std::uint64_t bytes = job.elements * job.element_bytes;

@@ -22,6 +22,7 @@ inline const RingOptions small_lanes{
 inline const StashOptions freshest_pair{
     .group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(1)};
 
+// NOLINTNEXTLINE(readability-function-size): most are seldom given
 inline bool try_send(Producer& producer, const std::string& prompt, std::uint32_t repetition,
                      Deadline deadline, std::uint32_t group_size = 0, std::uint32_t attempt = 0) {
     const Push pushed = send(producer,
@@ -36,6 +37,7 @@ inline bool try_send(Producer& producer, const std::string& prompt, std::uint32_
     return pushed == Push::ok;
 }
 
+// NOLINTNEXTLINE(readability-function-size): most are seldom given
 inline Push send_bytes(Producer& producer, const std::string& prompt, std::uint32_t repetition,
                        std::uint64_t bytes, Deadline deadline, std::uint32_t group_size = 2) {
     return send(

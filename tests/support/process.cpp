@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 namespace rollring::test {
 
@@ -31,7 +32,7 @@ pid_t start_self(const std::vector<std::string>& arguments, const std::string& f
     pid_t pid = -1;
     const int error =
         posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, argv.data(), environment.data());
-    require(error == 0, "cannot start myself: {}", std::strerror(error));
+    require(error == 0, "cannot start myself: {}", std::generic_category().message(error));
     return pid;
 }
 
