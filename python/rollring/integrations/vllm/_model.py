@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ class LoadedModel:
         model_config: vLLM's, for its steps after loading.
         out_of_place: Versions are loaded beside the model, and copied into it by `install`. False:
             modules that are written directly are written where they are served from.
+        region: Memory that versions are loaded into is allocated in it.
 
     Attributes:
         into: For `rollring.WeightSubscriber`.
@@ -45,9 +47,16 @@ class LoadedModel:
         published: The tensors that the plan is for.
     """
 
-    def __init__(self, model: torch.nn.Module, model_config: Any, out_of_place: bool) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        model_config: Any,
+        out_of_place: bool,
+        region: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         self._model = model
         self._config = model_config
+        self._region = region
         self._modules = dict(model.named_modules())
         self._attention = _attention(model)
         self.out_of_place = out_of_place
@@ -111,7 +120,8 @@ class LoadedModel:
             self.reasons.update(dict.fromkeys(copies, "torchao reloads this model"))
             by_loader = {name for name, _, _ in self.published}
         self.direct = {module for module in copies if module not in self.reasons}
-        self._prepare(by_loader, [c for c in found.copies if c.place.module in self.direct])
+        with self._region():
+            self._prepare(by_loader, [c for c in found.copies if c.place.module in self.direct])
 
     def _obstacle(self, module: str, copies: list[Copy]) -> str:
         """Why a module cannot be written directly; empty if it can."""
@@ -163,14 +173,17 @@ class LoadedModel:
             for tensor in [*self._whole.values(), *self._beside.values()]
         )
 
+    def refill(self) -> None:
+        """Memory beside the model has lost its contents: no loader writes its padding."""
+        with torch.no_grad():
+            _copy_each(list(self._beside.values()), self._live)
+
     # --- a version --------------------------------------------------------------------------------
 
     def install(self) -> None:
         """Put the version that was loaded into the model. Raises the errors of loaders."""
         with torch.no_grad():
-            if self._live:
-                copy_each: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
-                copy_each(self._live, list(self._beside.values()))
+            _copy_each(self._live, list(self._beside.values()))
             if self._whole:
                 self._load_whole()
             else:
@@ -216,6 +229,12 @@ def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def _tensor(module: torch.nn.Module, name: str) -> torch.Tensor | None:
     found = module._parameters.get(name)
     return module._buffers.get(name) if found is None else found
+
+
+def _copy_each(into: list[torch.Tensor], of: list[torch.Tensor]) -> None:
+    if into:
+        copy: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+        copy(into, of)
 
 
 def _copy_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,7 @@ from ...errors import (
     VersionAbortedError,
 )
 from . import _generation as _generation  # refuses a vLLM that is too old
+from ._beside import Beside
 from ._model import LoadedModel
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._update: WeightUpdate | None = None
         self._served = -1
         self._held = HeldVersion()
+        sleeps = device.type == "cuda" and getattr(self.model_config, "enable_sleep_mode", False)
+        self._beside = Beside(bool(sleeps), lambda: self._update is not None)
 
     # --- vLLM's calls -----------------------------------------------------------------------------
 
@@ -114,6 +117,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 "old places: start vLLM without --enable-eplb, or with another backend",
                 "unsupported",
             )
+        self._awake()
         found = published_tensors(
             init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
         )
@@ -121,16 +125,19 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         with set_current_vllm_config(self.vllm_config):
             out_of_place = self._out_of_place()
             if self._model is None:
-                self._model = LoadedModel(self.model, self.model_config, out_of_place)
+                self._model = LoadedModel(
+                    self.model, self.model_config, out_of_place, self._beside.region
+                )
             self._model.out_of_place = out_of_place
             self._model.plan(published)
+        self._beside.forget()  # memory of another plan
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # memory of the trial copies
         self._attach()
 
     def start_weight_update(self) -> None:
         with self._refusals_told():
-            self._refuse_asleep()
+            self._awake()
             self._attached()
         if self._update is not None:
             self._drop("another one has started")
@@ -142,7 +149,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
     def receive_weights(self, update_info: RollringUpdateInfo) -> None:
         """Load the version and stage it: the engine serves the one before meanwhile."""
         with self._refusals_told():
-            self._refuse_asleep()
+            self._awake()
             channel = self._attached()
             channel.check_memory(dict(self.model.named_parameters()))
         assert self._info is not None and self._model is not None
@@ -292,6 +299,12 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 wanted / 1e9,
             )
         return bool(free >= wanted)
+
+    def _awake(self) -> None:
+        """Have the memory that a version is written to."""
+        self._refuse_asleep()
+        if self._beside.take_back() and self._model is not None:
+            self._model.refill()
 
     def _refuse_asleep(self) -> None:
         if self.device.type != "cuda":

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ...adapters import why_no_gpu
 from ...errors import DeviceError, NotEnoughMemoryError, UnsupportedError
 from ...extras import MemoryDomain
+from . import _beside
 
 if TYPE_CHECKING:
     SleepModeBackend = Any
@@ -66,7 +67,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         self._sleeps = 0
 
     def suspend(self, level: int = 1) -> None:
-        """Let go of all memory of vLLM's allocator.
+        """Let go of all memory of vLLM's allocator, and of versions beside the model.
 
         Args:
             level: 1 keeps the weights on the host, 2 drops them. The KV cache is dropped.
@@ -77,6 +78,7 @@ class RollringSleep(SleepModeBackend):  # type: ignore[misc]
         """
         kept = _KEPT if level != 1 else ("weights", *_KEPT)
         self._let_go(None, kept)
+        _beside.give_back()
 
     def discard(self, tags: tuple[str, ...]) -> None:
         """Let go of the memory of some tags, without its contents.
