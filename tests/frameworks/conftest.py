@@ -45,8 +45,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def servers(trained: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two of `vllm serve`."""
-    from vllm_tiny import serving
+    """Two of `vllm serve`, with our worker extension."""
+    from vllm_tiny import EXTENSION, serving
 
-    with serving(trained.folder, tmp_path_factory.mktemp("servers"), 2) as both:
+    folder = tmp_path_factory.mktemp("servers")
+    with serving(trained.folder, folder, 2, worker_extension_cls=EXTENSION) as both:
         yield both

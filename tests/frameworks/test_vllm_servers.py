@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_tiny import Tensors, labels, of_version, sender  # noqa: E402
+from vllm_tiny import EXTENSION, Tensors, labels, of_version, sender  # noqa: E402
 
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
-from rollring.integrations.vllm.trainer import FleetClient  # noqa: E402
+from rollring.integrations.vllm.trainer import FleetClient, HTTPClient  # noqa: E402
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -25,7 +25,7 @@ import pages  # noqa: E402
 
 RUNNER = "tests/frameworks/test_vllm_servers.py"
 WEIGHT_CALLS = ("init_weight_transfer_engine", "start_weight_update", "update_weights",
-                "finish_weight_update")  # fmt: skip
+                "finish_weight_update", "collective_rpc")  # fmt: skip
 
 
 def fleet(servers: Any) -> FleetClient:
@@ -69,7 +69,7 @@ def test_their_checker_agrees_and_a_version_is_three_calls(
         for server in servers:
             assert server.generated() == (trained.tokens(), of_version(str(version)))
     for server, begun in zip(servers, called, strict=True):
-        assert calls_of(server)[begun:] == [WEIGHT_CALLS[0], *WEIGHT_CALLS[1:] * 5]
+        assert calls_of(server)[begun:] == [WEIGHT_CALLS[0], *WEIGHT_CALLS[1:4] * 5]
         assert not has(server, baselines[0])
     for name, one in named(trained).items():
         one.copy_(at_first[name])
@@ -79,12 +79,33 @@ def test_their_checker_agrees_and_a_version_is_three_calls(
     trainer.shutdown()
 
 
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_a_version_is_one_call_with_our_worker_extension(
+    ring: str, trained: Any, servers: Any, staging: str
+) -> None:
+    called = [len(calls_of(server)) for server in servers]
+    client = FleetClient([HTTPClient(server.url) for server in servers])
+    source = Tensors(named(trained))
+    trainer = sender(ring, client, source, staging=staging, one_call=True)
+    for version in range(5):
+        trained.step()
+        trainer.send_weights()
+        for server in servers:
+            assert server.generated() == (trained.tokens(), of_version(str(version)))
+    trainer.shutdown()
+    each = ["collective_rpc", "finish_weight_update"] if labels() else ["collective_rpc"]
+    for server, begun in zip(servers, called, strict=True):
+        assert calls_of(server)[begun:] == [WEIGHT_CALLS[0], *each * 5]
+
+
 def test_the_lines_of_the_page(ring: str, trained: Any, servers: Any) -> None:
     (line,) = pages.named(RUNNER, "server")
     developer, vllm, serve, model, *options = shlex.split(line.text)
     assert (developer, vllm, serve, model) == ("VLLM_SERVER_DEV_MODE=1", "vllm", "serve", "MODEL")
     (backend,) = [one.partition("=")[2] for one in servers[0].command if "weight-transfer" in one]
     assert options == ["--weight-transfer-config", backend]
+    (line,) = pages.named(RUNNER, "extension")
+    assert shlex.split(line.text)[2:] == [serve, model, *options, "--worker-extension-cls", EXTENSION]
     found = {"urls": [server.url for server in servers], "model": trained.model}
     for version, name in enumerate(("trainer", "pausing")):
         trained.step()

@@ -12,7 +12,16 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm_tiny import Tensors, Trained, generated, labels, llm, of_version, sender  # noqa: E402
+from vllm_tiny import (  # noqa: E402
+    EXTENSION,
+    Tensors,
+    Trained,
+    generated,
+    labels,
+    llm,
+    of_version,
+    sender,
+)
 
 from vllm.distributed.weight_transfer.base import ModuleSource  # noqa: E402
 
@@ -26,7 +35,7 @@ VERSIONS = 100
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The trainer's model, and an engine that has read it from a folder."""
     trained = Trained(request.param, tmp_path_factory.mktemp("model"))
-    engine = llm(trained.folder)
+    engine = llm(trained.folder, worker_extension_cls=EXTENSION)
     assert generated(engine)[0] == trained.tokens()
     yield trained, engine
     engine.llm_engine.engine_core.shutdown()
@@ -85,13 +94,23 @@ class NewForm:
 @pytest.mark.parametrize("standing", [False, True])
 def test_the_source_of_later_versions(ring: str, world: Any, standing: bool) -> None:
     trained, engine = world
-    trainer = sender(
-        ring, InProcessClient(engine), NewForm(named(trained)), standing=standing
-    )
+    trainer = sender(ring, InProcessClient(engine), NewForm(named(trained)), standing=standing)
     for _ in range(3):
         trained.step()
         trainer.send_weights()
         assert generated(engine)[0] == trained.tokens()
+    trainer.shutdown()
+
+
+@pytest.mark.parametrize("staging", ["out_of_place", "in_place"])
+def test_versions_in_one_call(ring: str, world: Any, staging: str) -> None:
+    trained, engine = world
+    source = Tensors(named(trained))
+    trainer = sender(ring, InProcessClient(engine), source, staging=staging, one_call=True)
+    for version in range(3):
+        trained.step()
+        trainer.send_weights()
+        assert generated(engine) == (trained.tokens(), of_version(str(version)))
     trainer.shutdown()
 
 

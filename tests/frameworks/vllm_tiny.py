@@ -38,6 +38,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCau
 torch.set_num_threads(1)
 PATIENCE = 600.0  # vLLM imports much
 TOKENS = 8
+EXTENSION = "rollring.integrations.vllm.worker.WorkerExtension"
 PROMPTS = ([5, 17, 99, 400, 7], [1000, 3])
 SIZES: dict[str, Any] = {
     "vocab_size": 1003,  # padded by vLLM

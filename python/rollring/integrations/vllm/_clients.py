@@ -9,10 +9,12 @@ from typing import Any
 
 from ...errors import UnsupportedError
 from ...stat import stat_weights
-from ._generation import HTTPVLLMWeightSyncClient, finish
+from ._generation import HTTPVLLMWeightSyncClient, finish, labels_tokens
 from .calls import said
 
 _log = logging.getLogger("rollring")
+
+CALL = "rollring_version"  # of `worker.WorkerExtension`
 
 
 class FleetClient:
@@ -40,6 +42,9 @@ class FleetClient:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._all(lambda client: finish(client.finish_weight_update, weight_version))
 
+    def send_version(self, version: int) -> None:
+        self._all(lambda client: client.send_version(version))
+
     def pause_generation(self, mode: str) -> None:
         self._all(lambda client: client.pause_generation(mode))
 
@@ -58,10 +63,16 @@ class FleetClient:
 
 
 class HTTPClient(HTTPVLLMWeightSyncClient):
-    """vLLM's own, of a server's URL, that pauses generation, too; without vLLM, the same calls."""
+    """vLLM's own, of a server's URL, that pauses generation, and sends a version in one call;
+    without vLLM, the same calls.
+    """
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         finish(super().finish_weight_update, weight_version)
+
+    def send_version(self, version: int) -> None:
+        args = [version, not labels_tokens()]
+        self._post("collective_rpc", {"method": CALL, "args": args})
 
     def pause_generation(self, mode: str) -> None:
         self._post(f"pause?mode={mode}")
@@ -88,6 +99,9 @@ class InProcessClient:
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         finish(self._llm.finish_weight_update, weight_version)
 
+    def send_version(self, version: int) -> None:
+        self._llm.collective_rpc(CALL, args=(version, not labels_tokens()))
+
     def pause_generation(self, mode: str) -> None:
         """Nothing: it generates within its own calls alone."""
 
@@ -111,7 +125,7 @@ class Pause:
     @staticmethod
     def check(client: Any) -> None:
         """Raises if a client, or one of a fleet's, has no such calls."""
-        for one in client.clients if isinstance(client, FleetClient) else [client]:
+        for one in _single(client):
             if not hasattr(one, "pause_generation") or not hasattr(one, "resume_generation"):
                 raise UnsupportedError(
                     f"{type(one).__name__} cannot pause generation: use "
@@ -139,6 +153,22 @@ class Pause:
                 return
         with said("resuming engines"):
             self.end()
+
+
+def check_one_call(client: Any) -> None:
+    """Raises if a client, or one of a fleet's, cannot send a version in one call."""
+    for one in _single(client):
+        if not hasattr(one, "send_version"):
+            raise UnsupportedError(
+                f"{type(one).__name__} cannot send a version in one call: use "
+                "rollring.integrations.vllm.trainer.HTTPClient or InProcessClient, or omit "
+                "'one_call'",
+                "unsupported",
+            )
+
+
+def _single(client: Any) -> list[Any]:
+    return client.clients if isinstance(client, FleetClient) else [client]
 
 
 def engines_of(ring: str) -> list[dict[str, Any]]:

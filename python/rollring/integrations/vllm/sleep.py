@@ -42,7 +42,8 @@ class _Lent:
 
 class SleepExtension:
     """For a vLLM that has no --sleep-mode-backend: with --worker-extension-cls its workers take
-    the call `use_rollring_sleep`, once, before they sleep the first time.
+    the call `use_rollring_sleep`, once, before they sleep the first time. `worker.WorkerExtension`
+    has it, too.
     """
 
     vllm_config: Any  # of vLLM's worker

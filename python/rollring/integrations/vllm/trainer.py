@@ -26,8 +26,15 @@ from ... import RollringError, WeightPublisher
 from ...adapters import put_checked, raise_if_failed, refusals
 from ...errors import InvalidArgumentError, PeerGoneError, RejectedError
 from ...weights import WeightTransaction
-from ._clients import FleetClient, HTTPClient, InProcessClient, Pause, engines_of
-from ._generation import TrainerEngine, TrainerInitInfo, finish, make_trainer
+from ._clients import (
+    FleetClient,
+    HTTPClient,
+    InProcessClient,
+    Pause,
+    check_one_call,
+    engines_of,
+)
+from ._generation import TrainerEngine, TrainerInitInfo, finish, labels_tokens, make_trainer
 from .calls import start_update
 
 if TYPE_CHECKING:
@@ -65,6 +72,10 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
             gather anything.
+        one_call: A version is one call to each engine, which does not generate from its beginning
+            until all engines have it. Engines need the worker extension of
+            `rollring.integrations.vllm.worker`. A vLLM that labels tokens takes a second call for
+            the label. ``pause`` lasts for the whole update then.
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
         device: Where the source's tensors lie. "auto": on the current GPU if there is one.
         deadline_s: Seconds to wait for engines, at each step.
@@ -78,6 +89,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     staging: str = "auto"
     pause: str | None = None
     standing: bool = False
+    one_call: bool = False
     publish_as: str | None = None
     device: str = "auto"
     deadline_s: float = 300.0
@@ -138,13 +150,15 @@ class RollringTrainer(TrainerEngine):
         Raises:
             RingNotFoundError: The ring has to be created first.
             BusyError: Another trainer lives, and publishes on this ring.
-            UnsupportedError: ``pause`` is given, and the client cannot pause generation.
+            UnsupportedError: ``pause`` or ``one_call`` is given, and the client has no such call.
             RollringError: As `WeightPublisher`.
         """
         if source is None:
             raise ValueError("the backend 'rollring' sends whole models: pass a source")
         if init_info.pause is not None and init_info.rank == 0:
             Pause.check(client)
+        if init_info.one_call and init_info.rank == 0:
+            check_one_call(client)
         made = cls(init_info, client=client, source=source)
         if made.is_sender:
             try:
@@ -206,11 +220,11 @@ class RollringTrainer(TrainerEngine):
             self._sent(transaction)
             return
         pause = Pause(self.client, self._info.pause, self._info.ring)
-        beside = self._info.staging == "out_of_place"
+        beside = self._info.staging == "out_of_place" and not self._info.one_call
         try:
             if not beside:
                 pause.begin()
-            self._publish(publisher, version)
+            sent = self._publish(publisher, version)
             if beside:
                 pause.begin()
         except BaseException:
@@ -218,12 +232,15 @@ class RollringTrainer(TrainerEngine):
             raise
         # If this raises, engines stay paused: one of them may hold a mixture.
         try:
-            finish(self.client.finish_weight_update, str(version))
+            sent.result()
+            if not self._info.one_call or labels_tokens():
+                finish(self.client.finish_weight_update, str(version))
         except Exception as error:
             raise _reason(self._info.ring, error, version) from error
         pause.end()
 
-    def _publish(self, publisher: WeightPublisher, version: int) -> None:
+    def _publish(self, publisher: WeightPublisher, version: int) -> Future[None]:
+        """Returns the calls to engines, which have ended."""
         told: Future[None] | None = None
         try:
             with publisher.begin(version) as transaction:
@@ -232,17 +249,23 @@ class RollringTrainer(TrainerEngine):
                 checked = self._check_standing()
                 try:
                     self._put(transaction, partial(raise_if_failed, told))
-                    told.result()
+                    if not self._info.one_call:
+                        told.result()
                     checked.result()
+                    if self._info.one_call:  # which waits for the commit
+                        failed = partial(raise_if_failed, told)
+                        put_checked(transaction.commit, failed, self._info.deadline_s)
                 except Exception as error:
                     raise _reason(self._info.ring, error, version) from error
-                transaction.commit(self._info.deadline_s)
+                if not self._info.one_call:
+                    transaction.commit(self._info.deadline_s)
         finally:
             if told is not None:  # the version is committed or given up: its end is near
                 wait([told])
                 if isinstance(self.client, FleetClient):
                     self.client.settle()
         self._sent(transaction)
+        return told
 
     def shutdown(self) -> None:
         """Leave the channel. Engines continue with their current weights."""
@@ -261,6 +284,9 @@ class RollringTrainer(TrainerEngine):
         self.report = transaction.report
 
     def _update(self, version: int) -> None:
+        if self._info.one_call:
+            self.client.send_version(version)
+            return
         start_update(self.client)
         self.client.update_weights({"version": version})
 
