@@ -279,6 +279,32 @@ def test_generation_is_paused_while_weights_change(ring: str, staging: str) -> N
             assert client.calls == ["pause keep", *loading, *finish, "resume"]
 
 
+def test_an_engine_of_this_process_drops_its_prefix_cache_where_servers_pause(ring: str) -> None:
+    """Otherwise answers come from keys and values of the version before."""
+    from rollring.integrations.vllm.trainer import InProcessClient
+
+    engine, source = Client(made_engine()), Source()
+    theirs = SimpleNamespace(
+        init_weight_transfer_engine=lambda info: engine.init_weight_transfer_engine(
+            info["init_info"]
+        ),
+        start_weight_update=engine.start_weight_update,
+        update_weights=lambda info: engine.update_weights(info["update_info"]),
+        finish_weight_update=engine.finish_weight_update,
+        reset_prefix_cache=lambda: engine.calls.append("reset"),
+    )
+    for pause, staging, wanted in (
+        (None, "out_of_place", ["init", "start", "update", "finish"]),
+        ("keep", "out_of_place", ["init", "start", "update", "reset", "finish"]),
+        ("keep", "in_place", ["init", "reset", "start", "update", "finish"]),
+    ):
+        engine.calls.clear()
+        client = InProcessClient(theirs)
+        with sending(ring, client, source, pause=pause, staging=staging) as trainer:
+            trainer.send_weights()
+        assert engine.calls == wanted
+
+
 def test_engines_go_on_after_a_failure_unless_one_is_poisoned(
     ring: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,10 +103,13 @@ class InProcessClient:
         self._llm.collective_rpc(CALL, args=(version, not labels_tokens()))
 
     def pause_generation(self, mode: str) -> None:
-        """Nothing: it generates within its own calls alone."""
+        """Drop its prefix cache, as a server does that pauses. It generates within its own calls
+        alone.
+        """
+        self._llm.reset_prefix_cache()
 
     def resume_generation(self) -> None:
-        """Nothing, as in `pause_generation`."""
+        """Nothing: it has not stopped."""
 
 
 class Pause:
