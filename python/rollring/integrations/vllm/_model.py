@@ -21,6 +21,7 @@ import torch
 
 from ...weights import WeightView
 from ._generation import is_deferred_attention_layer
+from ._lora import bare
 from ._record import Copy, Place, Record, record
 from ._trial import Loadable, obstacle
 
@@ -57,7 +58,8 @@ class LoadedModel:
         self._model = model
         self._config = model_config
         self._region = region
-        self._modules = dict(model.named_modules())
+        with bare(model):
+            self._modules = dict(model.named_modules())
         self._attention = _attention(model)
         self.out_of_place = out_of_place
         self._record = Record()
@@ -80,7 +82,7 @@ class LoadedModel:
             return
         self.published = list(published)
         self._tried.clear()
-        with _on_meta(self._model, self._config):
+        with bare(self._model), _on_meta(self._model, self._config):
             self._loadable = {
                 Place(name, tensor_name): Loadable.of(tensor)
                 for name, module in self._modules.items()
@@ -185,7 +187,8 @@ class LoadedModel:
         with torch.no_grad():
             _copy_each(self._live, list(self._beside.values()))
             if self._whole:
-                self._load_whole()
+                with bare(self._model):
+                    self._load_whole()
             else:
                 for attention in self._attention:
                     attention.process_weights_after_loading(self._config.dtype)
@@ -200,7 +203,13 @@ class LoadedModel:
         # Modules that are written directly stay as they are.
         rest: Any = self._rest() if self.direct else model
         initialize_layerwise_reload(rest)
-        model.load_weights(iter(self._whole.items()))
+        try:
+            model.load_weights(iter(self._whole.items()))
+        except BaseException:
+            # Otherwise modules have no memory, and the next request ends the engine.
+            with contextlib.suppress(Exception):
+                finalize_layerwise_reload(rest, self._config)
+            raise
         finalize_layerwise_reload(rest, self._config)
 
     def _rest(self) -> Modules:
