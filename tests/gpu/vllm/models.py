@@ -14,7 +14,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -42,6 +47,38 @@ LARGE: dict[str, Any] = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
+# 8.03 billion parameters, with the vocabulary of Llama 3.1: vLLM's own packed way has no tensors
+# above 1 GiB.
+EIGHT: dict[str, Any] = {
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+# Qwen3-30B-A3B with 8 of its 48 layers: 5.6 billion parameters.
+MOE: dict[str, Any] = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+}
+TINY_MOE: dict[str, Any] = {
+    **SMALL,
+    "moe_intermediate_size": 128,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+}
 COMMON: dict[str, Any] = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
@@ -50,7 +87,13 @@ COMMON: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-SIZES = {"small": SMALL, "large": LARGE if ON_GPU else SMALL}
+SIZES = {
+    "small": SMALL,
+    "large": LARGE if ON_GPU else SMALL,
+    "eight": EIGHT if ON_GPU else SMALL,
+    "moe": MOE if ON_GPU else TINY_MOE,
+}
+SAVED = ("small", "large")  # servers of the others make up their first weights
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -68,17 +111,59 @@ def save_tokenizer(folder: Path) -> None:
     ).save_pretrained(folder)
 
 
+def config(size: str) -> Any:
+    kind = Qwen3MoeConfig if size == "moe" else Qwen3Config
+    return kind(**COMMON, **SIZES[size])
+
+
 def make(size: str, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     with torch.device(DEVICE):
-        return AutoModelForCausalLM.from_config(Qwen3Config(**COMMON, **SIZES[size]), dtype=DTYPE)
+        return AutoModelForCausalLM.from_config(config(size), dtype=DTYPE)
+
+
+def named(model: Any) -> dict[str, torch.Tensor]:
+    """The trainer's tensors as checkpoints have them: transformers has the experts of a layer in
+    one tensor, which the names of its parameters say nothing of.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, one in model.named_parameters():
+        tensor = one.detach()
+        owner, _, last = name.rpartition(".")
+        if owner.endswith("experts") and last == "gate_up_proj":
+            for number, both in enumerate(tensor):
+                gate, up = both.chunk(2)
+                found[f"{owner}.{number}.gate_proj.weight"] = gate
+                found[f"{owner}.{number}.up_proj.weight"] = up
+        elif owner.endswith("experts") and last == "down_proj":
+            for number, down in enumerate(tensor):
+                found[f"{owner}.{number}.down_proj.weight"] = down
+        else:
+            found[name] = tensor
+    return found
+
+
+class Source:
+    """The tensors of a trainer's model, as vLLM 0.26 to 0.32 wants a source."""
+
+    def __init__(self, model: Any) -> None:
+        self.tensors = named(model)
+
+    def metadata(self) -> list[Any]:
+        from vllm.distributed.weight_transfer.base import ParamMeta
+
+        return [ParamMeta(name, one.dtype, tuple(one.shape)) for name, one in self.tensors.items()]
+
+    def __iter__(self) -> Any:
+        return iter(self.tensors.items())
 
 
 def step(model: Any) -> None:
     """Other weights, as far away as some steps of training."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.02)
+            for part in parameter if parameter.dim() == 3 else (parameter,):  # without a second one
+                part.add_(torch.randn_like(part) * 0.02)
 
 
 def as_served(named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -101,7 +186,13 @@ def as_served(named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def main(folder: str) -> None:
     for size in SIZES:
         place = Path(folder) / size
-        make(size).save_pretrained(place)
+        if size in SAVED:
+            make(size).save_pretrained(place)
+        else:
+            made = config(size)
+            made.architectures = ["Qwen3MoeForCausalLM" if size == "moe" else "Qwen3ForCausalLM"]
+            made.dtype = DTYPE
+            made.save_pretrained(place)
         save_tokenizer(place)
         print(f"{size}: saved", flush=True)
 

@@ -1,13 +1,15 @@
 #!/bin/bash
 # Packs vLLM's CUDA wheel, the packages that it needs beside torch, and rollring, for a machine
-# without a network: pieces of at most 45 MB, which install.sh puts together there.
+# without a network: pieces of at most 47 MB, which install.sh puts together there.
 #
 #   tests/gpu/vllm/pack.sh [FOLDER]        by default .cache/vgpu
 #
 # Needs: pip and a network, strip, xz, and rollring's module of the Python package, built for CUDA:
 #   meson setup build-pyc -Dpython=true -Dpython_abi3=true -Dbundled_fmt=true -Dcuda=enabled \
 #       -Dtests=disabled -Dbench=false -Ddefault_library=static && ninja -C build-pyc
-# Nothing of vLLM's is changed: files are left out that one dense model on a Hopper GPU does not
+# VGPU_WITHOUT names packages to leave out, such as those that only TRL needs: "trl datasets pyarrow
+# pandas". VGPU_XZ: -1 packs several times as fast, and a fifth larger.
+# Nothing of vLLM's is changed: files are left out that models in bf16 on a Hopper GPU do not
 # load, and symbols are stripped.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -39,13 +41,16 @@ done
 
 echo "unpacking"
 for wheel in "$folder"/wheels/*.whl; do
+    name=$(basename "$wheel")
+    [[ " ${VGPU_WITHOUT-} " != *" ${name%%-*} "* ]] || continue
     case $wheel in
     */vllm-*) unzip -q -o "$wheel" -d "$tree/site-packages" \
-        -x 'vllm/vllm_flash_attn/_vllm_fa2_C*' 'vllm/_moe_C*' 'vllm/_flashmla*' 'vllm/_qutlass*' \
+        -x 'vllm/vllm_flash_attn/_vllm_fa2_C*' 'vllm/_flashmla*' 'vllm/_qutlass*' \
         'vllm/third_party/deep_gemm/*' 'vllm/third_party/fmha_sm100/*' 'vllm/vllm-rs' \
         'vllm/benchmarks/*' 'vllm/entrypoints/serve/instrumentator/static/*' ;;
     */pyarrow-*) unzip -q -o "$wheel" -d "$tree/site-packages" \
         -x '*/include/*' '*/tests/*' '*flight*' '*gandiva*' '*s3*' '*.pxd' '*.pyx' ;;
+    */mistral_common-*) unzip -q -o "$wheel" -d "$tree/site-packages" -x 'mistral_common/data/*' ;;
     */pycountry-*) unzip -q -o "$wheel" -d "$tree/site-packages" -x 'pycountry/locales/*' ;;
     *) unzip -q -o "$wheel" -d "$tree/site-packages" ;;
     esac
@@ -67,8 +72,8 @@ cp -r tests/gpu/vllm/stubs/. "$tree/stubs/"
 
 echo "compressing"
 rm -rf "$folder"/piece*
-tar -C "$tree" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz -6 -T2 >"$folder/all.tar.xz"
-split -b 42M -d -a 1 --additional-suffix=.part "$folder/all.tar.xz" "$folder/part"
+tar -C "$tree" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz "${VGPU_XZ:--6}" -T2 >"$folder/all.tar.xz"
+split -b 45M -d -a 1 --additional-suffix=.part "$folder/all.tar.xz" "$folder/part"
 number=0
 for part in "$folder"/part*.part; do
     number=$((number + 1))

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 
-from rollring.integrations.vllm.sleep import SleepExtension
+from rollring.integrations.vllm.worker import WorkerExtension
 
-EMPTY = hashlib.sha256().hexdigest()
+WORDS = 1 << 23  # of 8 bytes, hashed at once
+MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def digests(named: dict[str, torch.Tensor]) -> dict[str, str]:
-    """SHA-256 of each tensor's bytes, in row-major order."""
+    """A hash of each tensor's bytes, in row-major order, made where the tensor lies. It finds bytes
+    that differ, and no bytes that somebody has made up to have the same one.
+    """
+    return {name: _digest(tensor.detach()) for name, tensor in named.items()}
 
-    def digest(tensor: torch.Tensor) -> str:
-        laid = tensor.detach().contiguous().cpu()
-        return hashlib.sha256(laid.view(-1).view(torch.uint8).numpy()).hexdigest()
 
-    with ThreadPoolExecutor(8) as pool:
-        return dict(zip(named, pool.map(digest, named.values()), strict=True))
+def _digest(tensor: torch.Tensor) -> str:
+    flat = tensor.contiguous().view(-1).view(torch.uint8)
+    found = torch.zeros(len(MULTIPLIERS), dtype=torch.int64, device=flat.device)
+    for begin in range(0, flat.numel(), 8 * WORDS):
+        part = flat[begin : begin + 8 * WORDS]
+        if part.numel() % 8:
+            part = torch.nn.functional.pad(part, (0, 8 - part.numel() % 8))
+        # Parts of a storage may lie at odd addresses.
+        words = part.clone().view(torch.int64)
+        at = torch.arange(words.numel(), device=flat.device, dtype=torch.int64) + begin + 1
+        for place, multiplier in enumerate(MULTIPLIERS):
+            mixed = (at ^ (at >> 7) ^ (place + 1)) * _signed(multiplier)
+            mixed = (mixed ^ (mixed >> 29)) * _signed(multiplier) ^ words
+            mixed = (mixed ^ (mixed >> 32)) * _signed(MULTIPLIERS[1 - place])
+            found[place] += (mixed ^ (mixed >> 29)).sum()
+    return f"{flat.numel()}:" + ":".join(f"{int(one) & (1 << 64) - 1:016x}" for one in found)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+EMPTY = digests({"": torch.empty(0)})[""]
 
 
 def differing(served: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -40,10 +60,11 @@ def synchronized() -> None:
         torch.cuda.synchronize()
 
 
-class Probe(SleepExtension):
+class Probe(WorkerExtension):
     """Methods of a worker that /collective_rpc calls."""
 
     model_runner: Any
+    weight_transfer_engine: Any
 
     def probe_digests(self) -> dict[str, str]:
         """Of all parameters as they lie in the engine: fused, and padded where vLLM pads."""
@@ -58,4 +79,23 @@ class Probe(SleepExtension):
         if not torch.cuda.is_available():
             return {}
         free, total = torch.cuda.mem_get_info()
-        return {"allocated": torch.cuda.memory_allocated(), "device_used": total - free}
+        beside = getattr(self.weight_transfer_engine, "_beside", None)
+        domain = getattr(beside, "_domain", None)
+        found = {"allocated": torch.cuda.memory_allocated(), "device_used": total - free}
+        for tag in {} if domain is None else domain.tags().values():
+            found["beside"] = tag["bytes"]
+            found["beside_resident"] = int(tag["resident"])
+        return found
+
+    def probe_plan(self) -> dict[str, Any]:
+        """How many modules are written directly, and why the others are not."""
+        model = self.weight_transfer_engine._model
+        reasons: dict[str, int] = {}
+        for why in model.reasons.values():
+            reasons[why[:120]] = reasons.get(why[:120], 0) + 1
+        return {
+            "direct": len(model.direct),
+            "by_loaders": len(model.reasons),
+            "reasons": reasons,
+            "beside": model.bytes_beside,
+        }

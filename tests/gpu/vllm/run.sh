@@ -3,8 +3,12 @@
 #
 #   OUT=FOLDER tests/gpu/vllm/run.sh [PHASE...]
 #
+# Phases with a + between them run at once. VGPU_SERVERS names the servers that are started; those
+# of an empty one run already. Those of VGPU_LATER are started after the first phases, and run on
+# after this script.
+#
 # A phase that fails or takes too long does not keep the others from being run. All processes end
-# with this script, which takes at most ${VGPU_SECONDS:-560} seconds.
+# with this script otherwise, which takes at most ${VGPU_SECONDS:-560} seconds.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export VGPU_HOME=${VGPU_HOME:-/tmp/rollring-vgpu}
@@ -12,6 +16,7 @@ OUT=${OUT:?the folder for results}
 python=${VGPU_PYTHON:-python3}
 limit=${VGPU_SECONDS:-560}
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1
+export PYTORCH_NVML_BASED_CUDA_CHECK=1 # asking whether there is a GPU must not keep a process from forking
 export VLLM_DO_NOT_TRACK=1 TOKENIZERS_PARALLELISM=false PYTHONHASHSEED=0
 export VLLM_ALLOW_INSECURE_SERIALIZATION=1 TRL_EXPERIMENTAL_SILENCE=1 VLLM_USE_FLASHINFER_SAMPLER=0
 # By this name the packages count as installed, for those that pickle functions of others.
@@ -22,8 +27,8 @@ export PYTHONPATH=$site$here${PYTHONPATH:+:$PYTHONPATH}
 export VGPU_STUBS=$VGPU_HOME/tree/stubs
 mkdir -p "$VGPU_HOME" "$OUT"
 phases=("$@")
-[ $# -gt 0 ] || phases=(versions trl kills sleeps times)
-servers=${VGPU_SERVERS:-rollring ipc trl sleeps}
+[ $# -gt 0 ] || phases=(versions+kills1+kills2 trl sleeps times waits)
+servers=${VGPU_SERVERS-rollring ipc trl sleeps kills1 kills2}
 
 stop() {
     [ -z "${serving:-}" ] || kill -TERM "$serving" 2>/dev/null
@@ -33,24 +38,38 @@ stop() {
         [ ! -f "${log%.log}.ended" ] || { echo "--- $name ended:"; grep -v '^$' "$log" | tail -25; }
         [ -f "$log" ] && tail -c 400000 "$log" >"$OUT/server-$name.log"
     done
-    grep -h MISSING "$OUT/machine.log"
+    grep -hs MISSING "$OUT/machine.log"
     cd "$OUT" && tar -czf logs.tar.gz ./*.log && rm -f ./*.log
 }
 trap stop EXIT
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | tee "$OUT/gpu.log"
-timeout 100 "$python" "$here/models.py" "$VGPU_HOME" 2>&1 | tee "$OUT/models.log"
-"$python" "$here/serving.py" "$VGPU_HOME" $servers &
-serving=$!
-timeout 150 "$python" "$here/check.py" >"$OUT/machine.log" 2>&1 &
-declare -A seconds=([versions]=220 [trl]=200 [kills]=150 [sleeps]=120 [times]=120)
-for phase in "${phases[@]}"; do
+if [ -n "$servers" ]; then
+    timeout 100 "$python" "$here/models.py" "$VGPU_HOME" 2>&1 | tee "$OUT/models.log"
+    # shellcheck disable=SC2086  # names have no spaces
+    "$python" "$here/serving.py" "$VGPU_HOME" $servers &
+    serving=$!
+    timeout 150 "$python" "$here/check.py" >"$OUT/machine.log" 2>&1 &
+fi
+run_phase() { # name, the seconds that it may take
+    echo "=== $1 (at most $2 s, $SECONDS s gone)"
+    timeout -k 5 "$2" "$python" "$here/phase.py" "$1" "$OUT" 2>&1 | tee "$OUT/$1.log"
+}
+for group in "${phases[@]}"; do
     left=$((limit - SECONDS))
-    [ "$left" -gt 15 ] || { echo "no time is left for $phase"; continue; }
-    most=${seconds[$phase]}
-    [ -z "${VGPU_PHASE_SECONDS:-}" ] || most=$VGPU_PHASE_SECONDS
+    [ "$left" -gt 15 ] || { echo "no time is left for $group"; continue; }
+    most=${VGPU_PHASE_SECONDS:-220}
     [ "$most" -lt "$left" ] || most=$left
-    echo "=== $phase (at most $most s, $SECONDS s gone)"
-    timeout -k 5 "$most" "$python" "$here/phase.py" "$phase" "$OUT" 2>&1 | tee "$OUT/$phase.log"
+    running=()
+    for phase in ${group//+/ }; do
+        run_phase "$phase" "$most" &
+        running+=($!)
+    done
+    wait "${running[@]}"
+    if [ -n "${VGPU_LATER-}" ]; then
+        # shellcheck disable=SC2086  # names have no spaces
+        setsid nohup "$python" "$here/serving.py" "$VGPU_HOME" $VGPU_LATER >/dev/null 2>&1 &
+        VGPU_LATER=
+    fi
 done
 echo "=== all done after $SECONDS s"

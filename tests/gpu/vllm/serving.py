@@ -25,6 +25,7 @@ PROMPTS = [[5 + i, 17, 99 + 7 * i, 400, 7 + i] for i in range(8)]
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # vLLM's ipc pickles its handles
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -33,12 +34,35 @@ ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # its kernels are not carried
 }
+EAGER = "--enforce-eager"
+PLAIN = "--no-enable-prefix-caching"
+# Of two servers with the same weights the tokens are the same only if neither of them has chosen its
+# kernels by their times.
+UNTIMED = {"combo_kernels": False, "benchmark_combo_kernel": False}
+GRAPHS = json.dumps({"cudagraph_capture_sizes": [1, 2, 4, 8], "inductor_compile_config": UNTIMED})
+GRAPHED = f"--compilation-config={GRAPHS}"
+DUMMY = "--load-format=dummy"
 # Each server's own options beside the common ones: its port, its model and its backend.
 SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
-    "rollring": (8101, "large", "rollring", []),
-    "ipc": (8102, "large", "ipc", []),
-    "trl": (8103, "small", "rollring", []),
-    "sleeps": (8104, "large", "rollring", ["--enable-sleep-mode"]),
+    "rollring": (8101, "large", "rollring", [PLAIN, GRAPHED]),
+    "ipc": (8102, "large", "ipc", [PLAIN, GRAPHED]),
+    "trl": (8103, "small", "rollring", [PLAIN, EAGER]),
+    "sleeps": (8104, "large", "rollring", [PLAIN, GRAPHED, "--enable-sleep-mode"]),
+    "eight": (8105, "eight", "rollring", [PLAIN, GRAPHED, DUMMY]),
+    "eightipc": (8106, "eight", "ipc", [PLAIN, GRAPHED, DUMMY]),
+    "moe": (8107, "moe", "rollring", [PLAIN, GRAPHED, DUMMY]),
+    "moeipc": (8108, "moe", "ipc", [PLAIN, GRAPHED, DUMMY]),
+    "prefix": (8109, "large", "rollring", [GRAPHED, "--enable-prefix-caching"]),
+    "lora": (
+        8110,
+        "large",
+        "rollring",
+        [PLAIN, EAGER, "--enable-lora", "--max-lora-rank=8", "--served-model-name=base"],
+    ),
+    "fp8": (8111, "large", "rollring", [PLAIN, EAGER, "--quantization=fp8"]),
+    "fp8ipc": (8112, "large", "ipc", [PLAIN, EAGER, "--quantization=fp8"]),
+    **{f"kills{n}": (8120 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 5)},
+    **{f"die{n}": (8130 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 3)},
 }
 
 
@@ -58,8 +82,7 @@ def command(folder: Path, name: str) -> list[str]:
         f"--port={port}",
         "--host=127.0.0.1",
         "--max-model-len=256",
-        "--enforce-eager",
-        "--no-enable-prefix-caching",
+        "--max-num-seqs=16",
         f"--weight-transfer-config={json.dumps({'backend': backend})}",
         "--worker-extension-cls=probe.Probe",
     ]
@@ -67,7 +90,10 @@ def command(folder: Path, name: str) -> list[str]:
         # Servers start side by side, so none may measure free memory.
         made += ["--gpu-memory-utilization=0.1", f"--kv-cache-memory-bytes={1 << 30}", *more]
     else:
-        made += ["--dtype=float32", *[option for option in more if "sleep" not in option]]
+        left_out = ("sleep", "compilation", "quantization")
+        kept = [one for one in more if not any(word in one for word in left_out)]
+        made += ["--dtype=float32", *kept]
+        made += [] if EAGER in kept else [EAGER]
     return made
 
 
@@ -109,9 +135,19 @@ class Server:
         found: list[dict[str, Any]] = answer["choices"]
         return found
 
-    def tokens(self) -> list[list[int]]:
+    def tokens(self, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
         """The likeliest ones after each prompt, asked one by one: batches of one size."""
-        return [self.ask(prompt)[0]["token_ids"] for prompt in PROMPTS]
+        return [self.ask(prompt)[0]["token_ids"] for prompt in prompts]
+
+    def completed(self, model: str) -> list[str]:
+        """The likeliest texts after each prompt, by a model or an adapter of the server."""
+        how = {"model": model, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        answers = [self.post("v1/completions", prompt=list(prompt), **how) for prompt in PROMPTS]
+        return [answer["choices"][0]["text"] for answer in answers]
+
+    def try_post(self, path: str, **body: Any) -> str:
+        answer = requests.post(f"{self.url}/{path}", json=body, timeout=120)
+        return f"{answer.status_code} {answer.text[:300]}"
 
 
 def run(folder: Path, names: list[str]) -> None:

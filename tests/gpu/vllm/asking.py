@@ -1,0 +1,90 @@
+"""What all phases need: a trainer's end for servers, vLLM's own way beside it, and what was seen."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from models import ON_GPU, Source, as_served
+from probe import digests
+from serving import Server
+
+import rollring.integrations.vllm
+
+RING = f"vgpu{os.getpid()}"
+Seen = dict[str, Any]
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def sender(ring: str, servers: Server | list[Server], model: Any, **info: Any) -> Any:
+    """The trainer's end. `model`: or a source."""
+    from rollring.integrations.vllm.trainer import (
+        FleetClient,
+        HTTPClient,
+        RollringTrainerInitInfo,
+        make_trainer,
+    )
+
+    rollring.integrations.vllm.register()
+    several = servers if isinstance(servers, list) else [servers]
+    clients = [HTTPClient(server.url) for server in several]
+    client = info.pop("client", None) or (FleetClient(clients) if len(several) > 1 else clients[0])
+    source = model if hasattr(model, "metadata") else Source(model)
+    info = {"deadline_s": 60.0, **info}
+    return make_trainer(RollringTrainerInitInfo(ring, rank=0, **info), client=client, source=source)
+
+
+def send_by_ipc(server: Server, model: Any, buffer: int = 1 << 28) -> None:
+    """vLLM's own way, in the form that this vLLM has it: it takes no tensor above its buffer, of
+    which this process keeps one a version.
+    """
+    from vllm.distributed.weight_transfer import ipc_engine
+
+    args = ipc_engine.IPCTrainerSendWeightsArgs(
+        send_mode="http", url=server.url, packed=True, packed_buffer_size_bytes=buffer
+    )
+    server.post("start_weight_update")
+    ipc_engine.IPCWeightTransferEngine.trainer_send_weights(iter(Source(model)), args)
+    server.post("finish_weight_update")
+
+
+def attached(server: Server, seen: Seen) -> bool:
+    """Whether the server with vLLM's own ipc is there, which a CPU cannot have."""
+    if not ON_GPU:
+        return False
+    try:
+        server.wait()
+        server.post("init_weight_transfer_engine", init_info={})
+    except Exception as error:
+        seen["without_ipc"] = f"{type(error).__name__}: {error}"
+        return False
+    return True
+
+
+def expected(model: Any) -> dict[str, str]:
+    return digests(as_served(dict(model.named_parameters())))
+
+
+def told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
+
+
+def of(found: list[float]) -> Seen:
+    """The middle of some times in milliseconds, and their ends."""
+    return {
+        "median_ms": round(statistics.median(found), 1),
+        "min_ms": round(min(found), 1),
+        "max_ms": round(max(found), 1),
+        "versions": len(found),
+    }
+
+
+def server_log(name: str) -> str:
+    path = Path(os.environ["VGPU_HOME"]) / f"server-{name}.log"
+    return path.read_text(encoding="utf-8", errors="replace")
