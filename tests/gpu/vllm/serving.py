@@ -139,11 +139,12 @@ class Server:
         """The likeliest ones after each prompt, asked one by one: batches of one size."""
         return [self.ask(prompt)[0]["token_ids"] for prompt in prompts]
 
-    def completed(self, model: str) -> list[str]:
-        """The likeliest texts after each prompt, by a model or an adapter of the server."""
+    def completed(self, model: str) -> list[list[int]]:
+        """The likeliest tokens after each prompt, by a model or an adapter of the server."""
         how = {"model": model, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        how["return_token_ids"] = True
         answers = [self.post("v1/completions", prompt=list(prompt), **how) for prompt in PROMPTS]
-        return [answer["choices"][0]["text"] for answer in answers]
+        return [answer["choices"][0]["token_ids"] for answer in answers]
 
     def try_post(self, path: str, **body: Any) -> str:
         answer = requests.post(f"{self.url}/{path}", json=body, timeout=120)
