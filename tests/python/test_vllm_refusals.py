@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import rollring as rr
 torch = pytest.importorskip("torch")
 
 import vllm_fakes  # noqa: E402
-from vllm_fakes import Source  # noqa: E402
+from vllm_fakes import WIDE, Source  # noqa: E402
 from vllm_world import Client, made_engine, sending, serves  # noqa: E402
 
 
@@ -112,3 +114,46 @@ def test_planning_is_no_arrival(ring: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(client.engine, "_attach", seen_before)
     with sending(ring, client, Source()) as trainer:
         trainer.send_weights()
+
+
+@pytest.mark.parametrize("silent", ["start", "update", "finish"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_server_that_does_not_answer_for_its_dead_engine_is_not_waited_for(
+    ring: str, silent: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's API server may keep the connection of a call to its engine open for minutes.
+
+    before: the engine has died before the version.
+    """
+    from rollring.integrations.vllm.trainer import FleetClient
+
+    monkeypatch.setattr(sys.modules[FleetClient.__module__], "ANSWER_S", 0.5)
+    stays, dies = Client(made_engine(WIDE)), Client(made_engine(WIDE, rank=1))
+    never = threading.Event()
+    theirs = getattr(dies, {"update": "update_weights"}.get(silent, f"{silent}_weight_update"))
+
+    def killed(*args: Any) -> None:
+        dies.engine._leave()
+        never.wait()
+        theirs(*args)
+
+    source = Source(WIDE)
+    with sending(ring, FleetClient([stays, dies]), source) as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        old = stays.engine.model.norm.weight.clone()
+        monkeypatch.setattr(dies, theirs.__name__, killed)
+        if before:
+            dies.engine._leave()
+            dies.engine.start_weight_update = lambda: None
+            dies.engine.update_weights = lambda info: None
+        source.fill(2)
+        with pytest.raises((rr.PeerGoneError, rr.RejectedError)):
+            trainer.send_weights()
+        is_new = torch.equal(stays.engine.model.norm.weight, source.tensors["norm"])
+        assert is_new or torch.equal(stays.engine.model.norm.weight, old)
+    with sending(ring, stays, source) as trainer:
+        source.fill(3)
+        trainer.send_weights()
+        assert serves(stays.engine.model, source)
+    never.set()

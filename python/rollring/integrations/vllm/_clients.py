@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from functools import partial
 from typing import Any
 
-from ...errors import UnsupportedError
+from ...adapters import LOOK_S, in_background
+from ...errors import PeerGoneError, UnsupportedError
 from ...stat import stat_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish, labels_tokens
 from .calls import said
@@ -15,6 +18,7 @@ from .calls import said
 _log = logging.getLogger("rollring")
 
 CALL = "rollring_version"  # of `worker.WorkerExtension`
+ANSWER_S = 5.0  # for the answer of a server whose engine is gone
 
 
 class FleetClient:
@@ -27,7 +31,6 @@ class FleetClient:
 
     def __init__(self, clients: Sequence[Any]) -> None:
         self.clients = list(clients)
-        self._pool = ThreadPoolExecutor(len(self.clients), "rollring-fleet")
         self._left: list[Future[None]] = []
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -52,14 +55,79 @@ class FleetClient:
         self._all(lambda client: client.resume_generation())
 
     def settle(self) -> None:
-        """Wait for calls that have not ended, although another engine's has failed."""
-        wait(self._left)
+        """Wait for calls that have not ended, although another engine's has failed. A server whose
+        engine has died may not answer: it is not waited for any longer.
+        """
+        wait(self._left, ANSWER_S)
 
     def _all(self, call: Callable[[Any], None]) -> None:
         self.settle()
-        self._left = [self._pool.submit(call, client) for client in self.clients]
+        self._left = [in_background("rollring-fleet", partial(call, one)) for one in self.clients]
         for future in wait(self._left, return_when=FIRST_EXCEPTION).done:
             future.result()
+
+
+class Calls:
+    """To a client's engines, beside the caller. The server of an engine that has died may keep its
+    connection open without an answer; the channel knows that the engine is gone.
+
+    Args:
+        client: Of engines.
+        ring: Of their channel.
+    """
+
+    def __init__(self, client: Any, ring: str) -> None:
+        self._client, self._ring = client, ring
+        self._engines: set[str] = set()
+        self._gone_since: float | None = None
+
+    def attached(self) -> None:
+        """The engines have attached: the death of one of them is noticed from now on."""
+        self._engines = self._alive()
+
+    def begin(self, call: Callable[[], None]) -> Future[None]:
+        self._gone_since = None
+        return in_background("rollring-calls", call)
+
+    def check(self, begun: Future[None]) -> None:
+        """For a caller that waits for engines, now and again.
+
+        Raises:
+            PeerGoneError: An engine, by name, has died, and its server does not answer.
+            Exception: That of the call.
+        """
+        if begun.done():
+            begun.result()
+            return
+        gone = sorted(self._engines - self._alive())
+        now = time.monotonic()
+        if not gone:
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+        elif now > self._gone_since + ANSWER_S:
+            self._engines.difference_update(gone)  # said once
+            raise PeerGoneError(
+                f"{', '.join(gone)} of ring {self._ring} died, and its server has not answered: "
+                "start it anew, and create the trainer's end again",
+                "peer_gone",
+            )
+
+    def end(self, begun: Future[None]) -> None:
+        """Wait for its end. Raises as `check`."""
+        while not wait([begun], LOOK_S).done:
+            self.check(begun)
+        begun.result()
+
+    def linger(self, begun: Future[None]) -> None:
+        """Wait for its end, which is near unless a server does not answer."""
+        if not wait([begun], ANSWER_S).done:
+            _log.warning("an engine's server does not answer, and is not waited for")
+        if isinstance(self._client, FleetClient):
+            self._client.settle()
+
+    def _alive(self) -> set[str]:
+        return {engine["name"] for engine in engines_of(self._ring) if engine["alive"]}
 
 
 class HTTPClient(HTTPVLLMWeightSyncClient):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 
 from ... import RollringError, WeightPublisher
-from ...adapters import put_checked, raise_if_failed, refusals
+from ...adapters import put_checked, refusals
 from ...errors import InvalidArgumentError, PeerGoneError, RejectedError
 from ...weights import WeightTransaction
 from ._clients import (
+    Calls,
     FleetClient,
     HTTPClient,
     InProcessClient,
@@ -127,7 +128,7 @@ class RollringTrainer(TrainerEngine):
             standing = None if self._standing is None else self._standing.tensors
             self._publisher = _publisher(info, described, standing)
         self.version = -1
-        self._calls = ThreadPoolExecutor(1, "rollring-calls")
+        self._calls = Calls(client, info.ring)
         self._checks = ThreadPoolExecutor(1, "rollring-checks")
 
     @classmethod
@@ -175,6 +176,7 @@ class RollringTrainer(TrainerEngine):
                 if told is error:
                     raise
                 raise told from error
+            made._calls.attached()
         return made
 
     @property
@@ -202,6 +204,7 @@ class RollringTrainer(TrainerEngine):
             RejectedError: An engine could not take it; the text says which, and why.
             InvalidArgumentError: Tensors of a standing source have moved.
             TimedOutError: An engine, named in the text, has not answered in ``deadline_s``.
+            PeerGoneError: An engine, named in the text, has died, and its server does not answer.
             VersionAbortedError: Another rank gave it up.
             Exception: As the client.
         """
@@ -232,38 +235,37 @@ class RollringTrainer(TrainerEngine):
             raise
         # If this raises, engines stay paused: one of them may hold a mixture.
         try:
-            sent.result()
+            self._calls.end(sent)
             if not self._info.one_call or labels_tokens():
-                finish(self.client.finish_weight_update, str(version))
+                end = partial(finish, self.client.finish_weight_update, str(version))
+                self._calls.end(self._calls.begin(end))
         except Exception as error:
             raise _reason(self._info.ring, error, version) from error
         pause.end()
 
     def _publish(self, publisher: WeightPublisher, version: int) -> Future[None]:
-        """Returns the calls to engines, which have ended."""
+        """Returns the calls to engines, which have ended, or will not."""
         told: Future[None] | None = None
         try:
             with publisher.begin(version) as transaction:
                 # Engines are called while the first tensors are on their way already.
-                told = self._calls.submit(self._update, version)
+                told = self._calls.begin(partial(self._update, version))
                 checked = self._check_standing()
                 try:
-                    self._put(transaction, partial(raise_if_failed, told))
+                    check = partial(self._calls.check, told)
+                    self._put(transaction, check)
                     if not self._info.one_call:
-                        told.result()
+                        self._calls.end(told)
                     checked.result()
                     if self._info.one_call:  # which waits for the commit
-                        failed = partial(raise_if_failed, told)
-                        put_checked(transaction.commit, failed, self._info.deadline_s)
+                        put_checked(transaction.commit, check, self._info.deadline_s)
                 except Exception as error:
                     raise _reason(self._info.ring, error, version) from error
                 if not self._info.one_call:
                     transaction.commit(self._info.deadline_s)
         finally:
-            if told is not None:  # the version is committed or given up: its end is near
-                wait([told])
-                if isinstance(self.client, FleetClient):
-                    self.client.settle()
+            if told is not None:  # the version is committed or given up
+                self._calls.linger(told)
         self._sent(transaction)
         return told
 
@@ -271,7 +273,6 @@ class RollringTrainer(TrainerEngine):
         """Leave the channel. Engines continue with their current weights."""
         if self._publisher is not None:
             self._publisher.close()
-        self._calls.shutdown()
         self._checks.shutdown()
 
     def _check_standing(self) -> Future[None]:
