@@ -124,7 +124,7 @@ def cases(count: int, draws: random.Random) -> Iterator[Seen]:
                 if one_call:
                     yield {**case, "at": f"{draws.choice(('before', 'after'))} send_version"}
                 else:
-                    yield {**case, "at": steps[number % len(steps)]}
+                    yield {**case, "at": draws.choice(steps)}
                 number += 1
 
 

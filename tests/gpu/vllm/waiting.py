@@ -93,6 +93,15 @@ class Streams:
         }
 
 
+TELLING = threading.Lock()
+
+
+def tell(line: str) -> None:
+    with TELLING, contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
 def ask(url: str, number: int, ends: threading.Event) -> None:
     """One request after the other. Their tokens' times go to the output."""
     body = {
@@ -110,14 +119,14 @@ def ask(url: str, number: int, ends: threading.Event) -> None:
                 place = 0
                 for line in got.iter_lines(chunk_size=1):
                     if line.startswith(b"data: {") and b'"error"' not in line:
-                        print(f"token {number} {place} {time.monotonic()}", flush=True)
+                        tell(f"token {number} {place} {time.monotonic()}")
                         place += 1
                     elif b'"error"' in line:
-                        print(f"failed {line!r}", flush=True)
+                        tell(f"failed {line!r}")
                     if ends.is_set():
                         return
         except Exception as error:
-            print(f"failed {json.dumps(f'{type(error).__name__}: {error}')}", flush=True)
+            tell(f"failed {json.dumps(f'{type(error).__name__}: {error}')}")
             return
 
 
