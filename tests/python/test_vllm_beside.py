@@ -1,4 +1,4 @@
-"""The memory beside a vLLM model goes to sleep with the engine, and has versions again afterwards."""
+"""Memory beside a vLLM model goes to sleep with the engine, and takes versions afterwards."""
 
 from __future__ import annotations
 

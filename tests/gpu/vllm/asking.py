@@ -1,4 +1,4 @@
-"""What all phases need: a trainer's end for servers, vLLM's own way beside it, and what was seen."""
+"""The parts that phases share: a trainer's end for servers, and vLLM's own way beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that are killed while a version is on its way: the trainer, the engine, the API server."""
+"""Kills while a version is on its way: of the trainer, of an engine, of an API server."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def kills(seen: Seen, name: str = "kills1") -> None:
 
 
 def one_kill(server: Server, forks: Any, model: Any, seed: int, case: Seen) -> Seen:
-    """Kills a trainer, and looks at what is served then, before the next one comes."""
+    """Kills a trainer, and looks at the served weights before the next trainer comes."""
     old, tokens = expected(model), server.tokens()
     log = len(server_log(server.name))
     ours, theirs = forks.Pipe(duplex=False)

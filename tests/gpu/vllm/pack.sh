@@ -50,7 +50,8 @@ for wheel in "$folder"/wheels/*.whl; do
         'vllm/benchmarks/*' 'vllm/entrypoints/serve/instrumentator/static/*' ;;
     */pyarrow-*) unzip -q -o "$wheel" -d "$tree/site-packages" \
         -x '*/include/*' '*/tests/*' '*flight*' '*gandiva*' '*s3*' '*.pxd' '*.pyx' ;;
-    */mistral_common-*) unzip -q -o "$wheel" -d "$tree/site-packages" -x 'mistral_common/data/*' ;;
+    */mistral_common-*)
+        unzip -q -o "$wheel" -d "$tree/site-packages" -x 'mistral_common/data/*' ;;
     */pycountry-*) unzip -q -o "$wheel" -d "$tree/site-packages" -x 'pycountry/locales/*' ;;
     *) unzip -q -o "$wheel" -d "$tree/site-packages" ;;
     esac

@@ -16,7 +16,8 @@ OUT=${OUT:?the folder for results}
 python=${VGPU_PYTHON:-python3}
 limit=${VGPU_SECONDS:-560}
 export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1
-export PYTORCH_NVML_BASED_CUDA_CHECK=1 # asking whether there is a GPU must not keep a process from forking
+# A process that asks whether there is a GPU can fork afterwards.
+export PYTORCH_NVML_BASED_CUDA_CHECK=1
 export VLLM_DO_NOT_TRACK=1 TOKENIZERS_PARALLELISM=false PYTHONHASHSEED=0
 export VLLM_ALLOW_INSECURE_SERIALIZATION=1 TRL_EXPERIMENTAL_SILENCE=1 VLLM_USE_FLASHINFER_SAMPLER=0
 # By this name the packages count as installed, for those that pickle functions of others.

@@ -36,8 +36,8 @@ ENVIRONMENT = {
 }
 EAGER = "--enforce-eager"
 PLAIN = "--no-enable-prefix-caching"
-# Of two servers with the same weights the tokens are the same only if neither of them has chosen its
-# kernels by their times.
+# Two servers with the same weights have the same tokens only if neither of them has chosen kernels
+# by their times.
 UNTIMED = {"combo_kernels": False, "benchmark_combo_kernel": False}
 GRAPHS = json.dumps({"cudagraph_capture_sizes": [1, 2, 4, 8], "inductor_compile_config": UNTIMED})
 GRAPHED = f"--compilation-config={GRAPHS}"

@@ -126,7 +126,7 @@ def idle_call(server: Server) -> float:
 
 
 def two_copies(total: int) -> float:
-    """Of so many bytes; beside large models there is room for a part of them alone."""
+    """Of that many bytes: those of a part, scaled, as large models leave too little room."""
     size = min(total, 4 << 30)
     one = torch.empty(size, dtype=torch.uint8, device=DEVICE)
     other = torch.empty_like(one)
