@@ -3,6 +3,8 @@
 // usage: scribble RING FIELD VALUE
 //   dropped_bytes  of lane 0, in the consumer's page
 
+#include <fmt/core.h>
+
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -13,19 +15,19 @@ using namespace rollring;
 
 int main(int argc, char** argv) {
     if (argc != 4 || std::string_view(argv[2]) != "dropped_bytes") {
-        std::fputs("usage: scribble RING dropped_bytes VALUE\n", stderr);
+        fmt::print(stderr, "usage: scribble RING dropped_bytes VALUE\n");
         return 2;
     }
     const auto segment = Segment::attach(argv[1], Deadline::now());
     if (!segment) {
-        std::fprintf(stderr, "%s\n", segment.error().to_string().c_str());
+        fmt::print(stderr, "{}\n", segment.error().to_string());
         return 1;
     }
     const Geometry& geometry = segment->geometry();
     const std::uint64_t from = geometry.reader_offset();
     const auto pages = segment->map(from, geometry.owners_offset() - from, true);
     if (!pages) {
-        std::fprintf(stderr, "%s\n", pages.error().to_string().c_str());
+        fmt::print(stderr, "{}\n", pages.error().to_string());
         return 1;
     }
     poke(pages->at<ReaderEntry>(geometry.entries_offset() - from).dropped_bytes,
