@@ -73,7 +73,8 @@ cp -r tests/gpu/vllm/stubs/. "$tree/stubs/"
 
 echo "compressing"
 rm -rf "$folder"/piece*
-tar -C "$tree" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . | xz "${VGPU_XZ:--6}" -T2 >"$folder/all.tar.xz"
+tar -C "$tree" --sort=name --owner=0 --group=0 --mtime=@0 -cf - . |
+    xz "${VGPU_XZ:--6}" -T2 >"$folder/all.tar.xz"
 split -b 45M -d -a 1 --additional-suffix=.part "$folder/all.tar.xz" "$folder/part"
 number=0
 for part in "$folder"/part*.part; do

@@ -15,7 +15,7 @@ MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 def digests(named: dict[str, torch.Tensor]) -> dict[str, str]:
     """A hash of each tensor's bytes, in row-major order, made where the tensor lies. It tells
-    versions apart, and is no defence against forged ones.
+    versions apart. It is not a defence against forged ones.
     """
     return {name: _digest(tensor.detach()) for name, tensor in named.items()}
 
