@@ -43,6 +43,20 @@ def every_help(stub: Stub) -> None:
     for typed, meant in (("dmeo", "demo"), ("tset", "test"), ("wheels", "wheel")):
         answer = stub.dev(typed).stdout
         assert f"unknown command: {typed} (did you mean {meant}?); the commands" in answer, answer
+    bare = stub.dev().stdout
+    assert bare.count("\n") == 1 and "a command is missing; the commands are: bench " in bare, bare
+    for source in ("cli/commands", "python/rollring/demo"):
+        shutil.copytree(ROOT / source, stub.tree / source)
+    before = sorted(stub.tree.rglob("*"))
+    for arguments in (("test", "--bogus"), ("demo", "--bogus"), ("demo", "--python", "--bogus=3"),
+                      ("demo", "--input", "x", "--lanes", "3"), ("python", "--bogus")):
+        done = stub.dev(*arguments)
+        lines = done.stdout.splitlines()
+        words = (" ".join(arguments).partition("=")[0]).split()
+        assert done.returncode == 2 and lines[0] == f"usage: ./dev {words[0]}", (arguments, lines)
+        bogus = "--lanes" if "--lanes" in words else "--bogus"
+        assert lines[-1] == f"dev: {words[0]} does not know {bogus}", (arguments, lines)
+        assert len(lines) < 25, lines
     for arguments in (("nonsense", "--help"), ("nonsense",)):
         done = stub.dev(*arguments)
         assert done.returncode == 2 and done.stdout.count("\n") == 1, done.stdout
