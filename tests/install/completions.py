@@ -11,7 +11,12 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import pages
 
 PATIENCE_S = 60
 directory, rollring = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
@@ -28,13 +33,27 @@ QUESTIONS = [
 ]
 
 
-def fish(line):
-    done = subprocess.run(
-        ["fish", "--no-config", "-c",
-         f"source {directory}/rollring.fish; complete -C '{line}'"],
-        env={**environment, "HOME": "/tmp", "XDG_CONFIG_HOME": "/nonexistent"},
-        capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    return {entry.split("\t")[0] for entry in done.stdout.splitlines()}
+class Fish:
+    """One that finds the completions by itself, after the commands of the page: its data
+    directories are those of Debian, without /usr/local."""
+
+    def __init__(self, home):
+        unset = ("XDG_DATA_DIRS", "XDG_CONFIG_HOME")
+        self.environment = {**{k: v for k, v in environment.items() if k not in unset},
+                            "HOME": home}
+        if self.offers("rollring wei") & {"weights"}:
+            sys.exit("fish: it finds the completions without the commands of the page")
+        (block,) = pages.named("tests/install/completions.py", "fish")
+        installed = "/usr/local/share/fish/vendor_completions.d"
+        if installed not in block.text:
+            sys.exit(f"the page does not name {installed}")
+        subprocess.run(["sh", "-ec", block.text.replace(installed, directory)], check=True,
+                       env=self.environment)
+
+    def offers(self, line):
+        done = subprocess.run(["fish", "-c", f"complete -C '{line}'"], env=self.environment,
+                              capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        return {entry.split("\t")[0] for entry in done.stdout.splitlines()}
 
 
 class Zsh:
@@ -87,11 +106,12 @@ def check(shell, offers):
 
 
 def main():
-    for shell, start in (("zsh", lambda: Zsh().offers), ("fish", lambda: fish)):
-        if shutil.which(shell) is None:
-            print(f"skipped: there is no {shell}")
-        else:
-            check(shell, start())
+    with tempfile.TemporaryDirectory() as home:
+        for shell, start in (("zsh", Zsh), ("fish", lambda: Fish(home))):
+            if shutil.which(shell) is None:
+                print(f"skipped: there is no {shell}")
+            else:
+                check(shell, start().offers)
 
 
 main()
