@@ -94,7 +94,7 @@ def after_an_error_there_is_no_table_of_zeros(folder, rollouts):
     bad.write_text('{"tokens":[1]}\n', encoding="utf-8")
     for command in (("demo",), ("produce", "--digest")):
         out, err = run(*command, "--input", bad, code=1)
-        assert out == "" and "bad.jsonl:1: 'instance_id' is missing: `rollring formats`" in err, err
+        assert out == "" and "bad.jsonl:1: 'instance_id' is missing (or 'n_prompt'" in err, err
     told = json.loads(run("demo", "--input", bad, "--json", code=1)[0])
     assert not told["ok"] and told["digest_equal"] is None, told
     # The records sent before the bad one are told.

@@ -57,7 +57,8 @@ Result<std::unique_ptr<RecordSource>> open_source(const InputOptions& options) {
                         .repeat = options.repeat,
                         .visit = options.visit,
                         .line_bytes_max = options.line_bytes_max,
-                        .group_size = options.group_size};
+                        .group_size = options.group_size,
+                        .skips_bad = options.skip_bad};
     constexpr std::uint64_t line_bytes_limit = std::uint64_t{1} << 32;
     if (options.line_bytes_max == 0 || options.line_bytes_max >= line_bytes_limit) {
         return refuse("--max-line must be at least 1 byte and less than 4GiB");

@@ -23,6 +23,7 @@ struct InputOptions {
     std::uint64_t repeat = 1;
     std::uint64_t visit = 0;
     std::string shard;             // only `produce` has it
+    bool skip_bad = false;         // the same
     std::uint32_t group_size = 0;  // of records that name none; 0: it is counted
 };
 

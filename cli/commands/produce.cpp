@@ -270,7 +270,7 @@ int send_all(const ProduceOptions& options, RecordSource& source, Sink& sink, Pr
             }
         }
         if (!bad.empty()) {
-            if (!options.skip_bad) return fail_at(options, progress, sink, std::move(bad));
+            if (!options.input.skip_bad) return fail_at(options, progress, sink, std::move(bad));
             progress.clear();
             warn("skipped " + bad);
             sink.sent.skipped_bad++;
@@ -389,7 +389,7 @@ Command add_produce(CLI::App& app) {
         ->capture_default_str();
     add_duration(sub, "--timeout", options->timeout_ms, "How long to wait for room in a full lane")
         ->default_str("10m");
-    sub->add_flag("--skip-bad", options->skip_bad,
+    sub->add_flag("--skip-bad", options->input.skip_bad,
                   "Skip and count bad records instead of stopping");
     sub->add_flag("--digest", options->digest_only,
                   "Send nothing; print the digest of the records");

@@ -18,7 +18,6 @@ struct ProduceOptions {
     std::optional<std::uint64_t> records_max;
     std::uint64_t batch = 1;
     std::int64_t timeout_ms = 600'000;
-    bool skip_bad = false;
     bool digest_only = false;
     bool json = false;
     bool quiet = false;

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 
 namespace rollring::cli {
@@ -31,6 +32,10 @@ constexpr std::array known{
     Known{"PK\x03\x04", "a zip archive", "unpack it first: unzip {}"},
 };
 
+// The mark of a tar archive lies behind the name of its first file.
+constexpr std::string_view tar_mark = "ustar";
+constexpr std::size_t tar_mark_at = 257;
+
 constexpr std::string_view spaces = " \t\r\n";
 
 // Whether brackets and braces are open at the end.
@@ -53,10 +58,19 @@ bool is_open(std::string_view text) {
     return depth != 0;
 }
 
+// No text has such a byte.
+bool is_binary(char c) {
+    return static_cast<unsigned char>(c) < 0x20 && (c < '\t' || c > '\r') && c != '\x1b';
+}
+
 }  // namespace
 
 std::size_t bom_bytes(std::string_view first) {
     return first.starts_with("\xef\xbb\xbf") ? 3 : 0;
+}
+
+std::string folder_remedy(const std::string& path) {
+    return "is a folder: " + fmt::format(by_python, path);
 }
 
 std::string foreign_content(std::string_view first, const std::string& path) {
@@ -65,7 +79,19 @@ std::string foreign_content(std::string_view first, const std::string& path) {
         return fmt::format("{}: {}", one.what,
                            fmt::format(fmt::runtime(one.remedy), path, one.what));
     }
+    if (first.size() > tar_mark_at && first.substr(tar_mark_at).starts_with(tar_mark)) {
+        return fmt::format("a tar archive: unpack it first: tar -xf {}", path);
+    }
+    if (!begins_as_json(first) && std::ranges::any_of(first, is_binary)) {
+        return "binary data: `rollring formats` shows the accepted files";
+    }
     return {};
+}
+
+bool begins_as_json(std::string_view text) {
+    text.remove_prefix(bom_bytes(text));
+    const auto begin = text.find_first_not_of(spaces);
+    return begin == std::string_view::npos || text[begin] == '{' || text[begin] == '[';
 }
 
 Layout layout_of(std::string_view first_line, bool list_is_one) {

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "cli/formats/content.hpp"
 #include "cli/formats/gzip.hpp"
 #include "cli/formats/random.hpp"
 #include "cli/terminal/output.hpp"
@@ -21,6 +22,7 @@ namespace {
 constexpr std::size_t block_bytes = std::size_t{1} << 20;
 constexpr std::string_view blanks = " \t\r\n";
 constexpr const char* no_record = "contains no records: the file is empty, or has only blank lines";
+constexpr const char* empty_list = "contains no records: its list is empty";
 
 bool blank(std::string_view text) {
     return text.find_first_not_of(blanks) == std::string_view::npos;
@@ -56,7 +58,7 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection, b
     if (::fstat(::fileno(lines.file_.get()), &status) != 0) {
         return refuse(Errc::system, errno, "cannot be read");
     }
-    if (S_ISDIR(status.st_mode)) return refuse(Errc::system, EISDIR, "cannot be read");
+    if (S_ISDIR(status.st_mode)) return refuse(Errc::system, 0, folder_remedy(path));
     const bool regular = S_ISREG(status.st_mode) && path != "-";
     lines.streamed_ = !regular && !selection.shuffle && selection.repeat == 1;
     if (!lines.streamed_ &&
@@ -76,7 +78,7 @@ bool Lines::finish(TextIndex& index) {
     if (const std::string problem = index.finish(entries_); !problem.empty()) {
         return refuse(problem);
     }
-    if (entries_.empty()) return refuse(no_record);
+    if (entries_.empty()) return refuse(listed() ? empty_list : no_record);
     return problem_.empty();
 }
 

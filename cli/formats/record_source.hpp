@@ -66,6 +66,7 @@ struct Selection {
     Shard shard = {};
     std::uint64_t line_bytes_max = std::uint64_t{512} << 20;  // a longer line is a bad one
     std::uint32_t group_size = 0;  // of records that name none; 0: it is counted
+    bool skips_bad = false;        // the caller goes on behind a bad line
 };
 
 struct SyntheticSpec {

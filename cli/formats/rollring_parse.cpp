@@ -193,12 +193,11 @@ void take_versions(ParsedRecord& record) {
 void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
     const Status status = record.meta.status;
     const bool promises = status == Status::completed || status == Status::truncated;
-    std::string missing = record.has(Std::instance_id) ? "" : "'instance_id'";
-    const bool named = missing.empty();
-    if (promises && !record.has(Std::token_ids)) {
-        missing += (named ? "" : ", ") + tokens.missing();
-    }
-    if (missing.empty()) return;
+    const bool lacks_tokens = promises && !record.has(Std::token_ids);
+    const bool named = record.has(Std::instance_id) || (lacks_tokens && tokens.names_prompt());
+    if (named && !lacks_tokens) return;
+    std::string missing = named ? "" : "'instance_id'";
+    if (lacks_tokens) missing += (named ? "" : ", ") + tokens.missing();
     const char* verb = missing.contains(',') ? "are" : "is";
     if (tokens.only_text()) {
         throw BadRecord(fmt::format(
@@ -207,17 +206,18 @@ void check_keys(const ParsedRecord& record, const TokenKeys& tokens) {
             "'rollring produce RING --input -'",
             missing, verb));
     }
-    throw BadRecord(
-        fmt::format("{} {} missing: `rollring formats` shows the accepted records", missing, verb));
+    std::string hint = tokens.meant();
+    // The tokens are there, without the number of those that the group's members have in common.
+    if (!named && record.rows(Std::token_ids) != 0) hint = "or 'n_prompt', which names the prompt";
+    throw BadRecord(fmt::format("{} {} missing{}: `rollring formats` shows the accepted records",
+                                missing, verb, hint.empty() ? "" : " (" + hint + ")"));
 }
 
-void check(const ParsedRecord& record, const Schema& schema) {
+void check_prompt(const ParsedRecord& record) {
     const std::uint32_t n_tokens = record.rows(Std::token_ids);
-    if (record.meta.n_prompt > n_tokens) {
-        bad("n_prompt",
-            fmt::format("is {}, but the record has {} tokens", record.meta.n_prompt, n_tokens));
-    }
-    check_columns(record, schema);
+    if (record.meta.n_prompt <= n_tokens) return;
+    bad("n_prompt",
+        fmt::format("is {}, but the record has {} tokens", record.meta.n_prompt, n_tokens));
 }
 
 // Atropos' lines do not hold one record each.
@@ -281,8 +281,10 @@ void parse_rollring(JsonValue line, const Schema& schema, ParsedRecord& record, 
     }
     tokens.read_generated(record);
     if (!record.has(Std::instance_id)) name_instance(found, record);
+    if (record.has(Std::token_ids)) check_prompt(record);
     check_keys(record, tokens);
-    check(record, schema);
+    check_prompt(record);
+    check_columns(record, schema);
     take_versions(record);
     if (watch != nullptr) watch->judge(found, record);
     if (!extra.empty()) record.set_text(Std::extra, extra + "}");

@@ -14,8 +14,19 @@ namespace {
 constexpr std::array<std::string_view, 3> whole_keys{"tokens", "token_ids", "input_ids"};
 constexpr std::string_view prompt_key = "prompt_ids";
 constexpr std::array<std::string_view, 2> generated_keys{"completion_ids", "response_ids"};
-constexpr std::array<std::string_view, 8> text_keys{
-    "messages", "prompt", "completion", "response", "input", "output", "text", "conversation"};
+// Keys of text, and those for the same part as tokens.
+struct TextKey {
+    std::string_view key;
+    std::string_view of_tokens;
+};
+constexpr std::array text_keys{TextKey{"messages", "token_ids"},
+                               TextKey{"prompt", "prompt_ids"},
+                               TextKey{"completion", "completion_ids"},
+                               TextKey{"response", "response_ids"},
+                               TextKey{"input", "prompt_ids"},
+                               TextKey{"output", "completion_ids"},
+                               TextKey{"text", "token_ids"},
+                               TextKey{"conversation", "token_ids"}};
 constexpr std::array<std::string_view, 2> id_keys{"example_id", "prompt_id"};
 
 // Keys of generated tokens alone, by the names of other programs.
@@ -39,6 +50,10 @@ const JsonMember* one_of(std::span<const JsonMember> members, const Keys& keys) 
         found = &member;
     }
     return found;
+}
+
+bool begins_with(JsonValue value, auto of_that_kind) {
+    return value.is_array() && value.count() != 0 && of_that_kind(*value.elements().begin());
 }
 
 const Generated* generated_column(std::string_view key) {
@@ -114,6 +129,11 @@ void TokenKeys::read_generated(ParsedRecord& record) const {
     }
 }
 
+bool TokenKeys::names_prompt() const {
+    return joined() || only_text() ||
+           (prompt_ != nullptr && prompt_->value.is_array() && prompt_->value.count() != 0);
+}
+
 std::string TokenKeys::missing() const {
     if (whole_ != nullptr || (joined() && prompt_ != nullptr)) return {};
     if (joined()) return fmt::format("'{}'", prompt_key);
@@ -123,9 +143,23 @@ std::string TokenKeys::missing() const {
 bool TokenKeys::only_text() const {
     if (whole_ != nullptr || prompt_ != nullptr || joined()) return false;
     return std::ranges::any_of(members_, [](const JsonMember& member) {
-        return std::ranges::find(text_keys, member.key) != text_keys.end() &&
-               (member.value.is_string() || member.value.is_array());
+        return std::ranges::find(text_keys, member.key, &TextKey::key) != text_keys.end() &&
+               (member.value.is_string() ||
+                begins_with(member.value, [](JsonValue one) { return one.is_object(); }));
     });
+}
+
+std::string TokenKeys::meant() const {
+    if (whole_ != nullptr || prompt_ != nullptr || joined()) return {};
+    for (const JsonMember& member : members_) {
+        const auto* known = std::ranges::find(text_keys, member.key, &TextKey::key);
+        const bool holds_tokens =
+            begins_with(member.value, [](JsonValue one) { return one.is_integer(); });
+        if (known == text_keys.end() || !holds_tokens) continue;
+        return fmt::format("'{}' holds token ids: did you mean '{}'?", member.key,
+                           known->of_tokens);
+    }
+    return {};
 }
 
 bool name_instance(std::span<const JsonMember> members, ParsedRecord& record) {

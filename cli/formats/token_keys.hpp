@@ -26,8 +26,12 @@ class TokenKeys {
     void read_generated(ParsedRecord& record) const;
     // The keys that are missing, empty if none is: "'prompt_ids'".
     [[nodiscard]] std::string missing() const;
+    // Whether the line would have the name of its prompt if it had missing().
+    [[nodiscard]] bool names_prompt() const;
     // The text of a conversation is there, without tokens: a tokenizer is needed.
     [[nodiscard]] bool only_text() const;
+    // Tokens under a key of text: a sentence with the right key; empty if there are none.
+    [[nodiscard]] std::string meant() const;
 
   private:
     [[nodiscard]] bool joined() const { return generated_ != nullptr; }

@@ -1,6 +1,7 @@
 #include <fmt/core.h>
 
 #include "cli/formats/census.hpp"
+#include "cli/formats/content.hpp"
 #include "cli/formats/json_values.hpp"
 #include "cli/formats/lines.hpp"
 #include "cli/formats/rollring_json.hpp"
@@ -18,6 +19,7 @@ class JsonSource final : public RecordSource {
           line_bytes_max_(selection.line_bytes_max),
           visit_(selection.visit),
           group_size_(selection.group_size),
+          skips_bad_(selection.skips_bad),
           source_name_(source_name),
           group_(run_id.empty() ? draw_run_id() : run_id) {
         look_at_first();
@@ -106,7 +108,7 @@ class JsonSource final : public RecordSource {
             try {
                 census_.take(place, membership_of(parse_json(line.text)));
             } catch (const BadRecord&) {
-                continue;  // reported when the line is read
+                has_bad_ = true;  // reported when the line is read
             }
         }
         common_size_ = census_.common_size().value_or(0);
@@ -140,12 +142,24 @@ class JsonSource final : public RecordSource {
         return Next::record;
     }
 
+    [[nodiscard]] JsonValue parsed_line() const {
+        try {
+            return parse_json(line_.text);
+        } catch (const BadRecord& error) {
+            if (begins_as_json(line_.text)) throw;
+            throw BadRecord(
+                fmt::format("{}; a record is an object: `rollring formats` shows the "
+                            "accepted files",
+                            error.what()));
+        }
+    }
+
     void read_line() {
         if (line_.too_long) {
             throw BadRecord("longer than " + bytes_text(line_bytes_max_) +
                             ": raise --max-line to accept it");
         }
-        const JsonValue line = parse_json(line_.text);
+        const JsonValue line = parsed_line();
         if (format_ == Format::atropos) {
             group_.parse(line, schema_, line_.number);
             waiting_ = group_.members();
@@ -164,6 +178,7 @@ class JsonSource final : public RecordSource {
     std::uint64_t line_bytes_max_;
     std::uint64_t visit_;
     std::uint32_t group_size_;
+    bool skips_bad_;
     std::string source_name_;
     Schema schema_ = Schema::standard();
     Line line_;
@@ -175,6 +190,7 @@ class JsonSource final : public RecordSource {
     KeyWatch keys_;
     Census census_;
     bool counted_ = false;
+    bool has_bad_ = false;
     bool unsized_stream_ = false;
     std::uint32_t common_size_ = 0;  // of groups whose records name none
 };
@@ -189,6 +205,8 @@ std::string JsonSource::size_remark() const {
         return fmt::format("group_size is not given; every group has {} members, so it is {}",
                            common_size_, common_size_);
     }
+    // The sending ends at the bad line, and the group sizes up to there are not those of the file.
+    if (has_bad_ && !skips_bad_) return {};
     return fmt::format(
         "group_size is not given, and the size of the groups in it is {}: give --group-size, or "
         "group_size in each record",

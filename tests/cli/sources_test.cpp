@@ -116,7 +116,11 @@ TEST_CASE("lines: blank ones, a missing last end, bad ones with their number") {
     CHECK(ids[1].starts_with(file.path + ":4: not JSON"));
     CHECK(ids[2] == "q2#0@0");
     CHECK(!open_json_source("/nowhere", Format::rollring, {}, ""));
-    CHECK(!open_json_source("/tmp", Format::rollring, {}, ""));
+    const auto folder = open_json_source("/tmp", Format::rollring, {}, "");
+    REQUIRE(!folder);
+    CHECK(
+        folder.error().message.contains("/tmp: is a folder: in an environment with the Python "
+                                        "package, python3 -m rollring.rollouts /tmp prints"));
 }
 
 TEST_CASE("lines: an input without any record is an error") {
@@ -124,7 +128,9 @@ TEST_CASE("lines: an input without any record is an error") {
         CAPTURE(text);
         const auto source = open_json_source(TextFile(text).path, Format::rollring, {}, "");
         REQUIRE(!source);
-        CHECK(source.error().message.contains("contains no records"));
+        CHECK(source.error().message.contains(text.contains('[')
+                                                  ? "contains no records: its list is empty"
+                                                  : "contains no records: the file is empty"));
     }
     const Piped empty("\n\n");
     auto source = open_json_source(empty.path, Format::rollring, {}, "");
@@ -194,6 +200,9 @@ TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
              std::pair{std::string("\xfe\xff\0{", 4), "UTF-16"},
              std::pair{std::string("\x28\xb5\x2f\xfd\0", 5), "zstd -d"},
              std::pair{gzipped("PAR1"), "a Parquet file"},
+             std::pair{"a.jsonl" + std::string(250, '\0') + "ustar", "a tar archive: unpack it"},
+             std::pair{std::string("\x7f\x45LF\2\1\1\0", 8),
+                       "binary data: `rollring formats` shows the accepted files"},
              std::pair{gzipped(line).substr(0, 30), "damaged or cut off"},
              std::pair{std::string("\x1f\x8b nonsense"), "damaged or cut off"},
          }) {
@@ -207,6 +216,29 @@ TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
         CHECK((*streamed)->next(draft) == Next::failed);
         CHECK((*streamed)->problem().contains(words));
     }
+}
+
+TEST_CASE("lines: what begins as no value of JSON is told of the formats") {
+    const auto ids = ids_of(TextFile("prompt,answer\na,b\n{oops\n").path, {});
+    REQUIRE(ids.size() == 3);
+    CHECK(
+        ids[0].contains(":1: not JSON: column 1: expected a value; a record is an object: "
+                        "`rollring formats` shows the accepted files"));
+    CHECK(ids[2].contains(":3: not JSON: column 2"));
+    CHECK(!ids[2].contains("`rollring formats`"));
+}
+
+TEST_CASE("census: before a bad line there is no guess at the size of groups") {
+    const std::string line = R"({"instance_id":"a","tokens":[1]})";
+    const TextFile file(line + "\n" + line.substr(0, 20));
+    for (const bool skips_bad : {false, true}) {
+        auto source = open_json_source(file.path, Format::rollring, {.skips_bad = skips_bad}, "");
+        REQUIRE(source);
+        CHECK(remark_of(**source).contains("the size of the groups in it is 1") == skips_bad);
+    }
+    auto plain = open_json_source(TextFile(line).path, Format::rollring, {}, "");
+    REQUIRE(plain);
+    CHECK(remark_of(**plain).contains("the size of the groups in it is 1"));
 }
 
 TEST_CASE("census: members are counted in the file's order, whoever sends them") {

@@ -25,6 +25,9 @@ _FOREIGN = {
     b"BZh": "compressed by bzip2: unpack it first",
     b"PK\x03\x04": "a zip archive: unpack it first",
 }
+FORMATS = "`rollring formats` shows the accepted records"
+_FIRST_BYTES = 512  # enough to know the kind of a file
+_NO_TEXT = frozenset(range(0x20)) - frozenset(b"\t\n\v\f\r\x1b")
 _SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet")
 _BAD_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
 
@@ -53,9 +56,11 @@ def parsed(row: Row) -> dict[str, Any]:
         try:
             value = json.loads(value.rstrip())
         except (ValueError, RecursionError) as error:
-            raise refused(place, f"not JSON: {_why(error)}") from None
+            begun = value.lstrip()[:1] in (b"{", b"[", b"")
+            formats = "" if begun else f"; a record is an object: {FORMATS}"
+            raise refused(place, f"not JSON: {_why(error)}{formats}") from None
     if not isinstance(value, dict):
-        raise refused(place, "not an object: `rollring formats` shows the accepted records")
+        raise refused(place, f"not an object: {FORMATS}")
     return value
 
 
@@ -110,7 +115,7 @@ def _rows_of_parquet(path: Path) -> Iterator[Row]:
 
 def _rows_of_file(path: Path) -> Iterator[Row]:
     with open(path, "rb") as file:
-        first = file.read(8)
+        first = file.read(_FIRST_BYTES)
         if first.startswith(b"PAR1"):
             yield from _rows_of_parquet(path)
             return
@@ -121,6 +126,10 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
         for magic, what in _FOREIGN.items():
             if first.startswith(magic):
                 raise refused(str(path), what)
+        if first[257:262] == b"ustar":
+            raise refused(str(path), "a tar archive: unpack it first")
+        if not first.startswith(b"\x1f\x8b") and _is_binary(first):
+            raise refused(str(path), f"binary data: {FORMATS}")
         file.seek(0)
         if not first.startswith(b"\x1f\x8b"):
             yield from _rows_of_stream(str(path), file)
@@ -130,6 +139,12 @@ def _rows_of_file(path: Path) -> Iterator[Row]:
                 yield from _rows_of_stream(str(path), unpacked)
         except _BAD_GZIP as error:
             raise refused(str(path), f"its gzip data is damaged or cut off: {error}") from None
+
+
+def _is_binary(first: bytes) -> bool:
+    """Whether it holds bytes of no text, and does not begin as JSON."""
+    begun = first.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[", b"")
+    return not begun and not _NO_TEXT.isdisjoint(first)
 
 
 def _rows_of_bytes(place: str, data: bytes) -> Iterator[Row]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._arrays import NUMPY_DTYPES, array_of
 from .._file_record import FileRecord
-from ._files import refused
+from ._files import FORMATS, refused
 from ._meant import KeyWatch
 from ._text import Tokenizer
 from ._values import FIELDS, Values
@@ -29,7 +29,16 @@ _REALS = ("reward", "topk_logprobs", "logprobs", "ref_logprobs", "advantages", "
 _IDS = ("example_id", "prompt_id")
 # Pairs of a prompt and the generated part, as text or messages: of most programs, and of verl.
 _TEXTS = (("prompt", "completion"), ("prompt", "response"), ("input", "output"))
-_FORMATS = "`rollring formats` shows the accepted records"
+_OF_TOKENS = {
+    "messages": "token_ids",
+    "prompt": "prompt_ids",
+    "completion": "completion_ids",
+    "response": "response_ids",
+    "input": "prompt_ids",
+    "output": "completion_ids",
+    "text": "token_ids",
+    "conversation": "token_ids",
+}
 
 
 class Records:
@@ -78,12 +87,7 @@ class Records:
             missing = ""
         elif text:
             missing = ""
-        names = [] if "instance_id" in made else ["'instance_id'"]
-        if missing and promises:
-            names.append(missing)
-        if names:
-            verb = "are" if len(names) > 1 else "is"
-            raise refused(place, f"{', '.join(names)} {verb} missing: {_FORMATS}")
+        _check_keys(values, row, made, missing if promises else "")
         if columns:
             values.columns(made)
         extra = {key: value for key, value in row.items() if key not in used}
@@ -190,8 +194,40 @@ class Records:
             raise refused(place, f"its text cannot be made into tokens: {error}") from error
 
 
+def _check_keys(values: Values, row: dict[str, Any], made: dict[str, Any], missing: str) -> None:
+    """All missing keys are reported at once. ``missing``: that of the tokens."""
+    begun = missing and (row.get("prompt_ids") or any(key in row for key in _GENERATED))
+    if "instance_id" in made or begun:
+        names = [missing] if missing else []
+    else:
+        if "token_ids" in made:
+            values.prompt(made)
+        names = ["'instance_id'", missing] if missing else ["'instance_id'"]
+    if not names:
+        return
+    hint = _meant(row) if missing == "'token_ids'" else ""
+    if not missing and len(made.get("token_ids", ())):
+        hint = "or 'n_prompt', which names the prompt"
+    verb = "are" if len(names) > 1 else "is"
+    values.lacks(f"{', '.join(names)} {verb} missing{f' ({hint})' if hint else ''}: {FORMATS}")
+
+
+def _meant(row: dict[str, Any]) -> str:
+    """Tokens under a key of text: a sentence with the right key."""
+    for key, name in _OF_TOKENS.items():
+        if _is_list_of(row.get(key), int):
+            return f"'{key}' holds token ids: did you mean '{name}'?"
+    return ""
+
+
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], kind)
+
+
 def _conversation(row: dict[str, Any], used: set[str]) -> tuple[Any, Any] | None:
     """The prompt and the generated part, as text or messages."""
+    if any(_is_list_of(row.get(key), int) for pair in _TEXTS for key in pair):
+        return None
     for prompt, answer in _TEXTS:
         if prompt in row and answer in row:
             used.update((prompt, answer))

@@ -39,6 +39,14 @@ class Values:
     def bad(self, key: str, why: str) -> NoReturn:
         raise refused(self._place, f"'{key}' {why}")
 
+    def lacks(self, what: str) -> NoReturn:
+        raise refused(self._place, what)
+
+    def prompt(self, fields: dict[str, Any]) -> None:
+        n_tokens = len(fields.get("token_ids", ()))
+        if (fields.get("n_prompt") or 0) > n_tokens:
+            self.bad("n_prompt", f"is {fields['n_prompt']}, but the record has {n_tokens} tokens")
+
     def header(self, fields: dict[str, Any]) -> None:
         """Of a record's fields those that are one value for all tokens."""
         for key, check in _HEADER.items():
@@ -47,9 +55,8 @@ class Values:
 
     def columns(self, fields: dict[str, Any]) -> None:
         """Of a record's fields those that have a row for each token."""
+        self.prompt(fields)
         n_tokens = len(fields.get("token_ids", ()))
-        if (fields.get("n_prompt") or 0) > n_tokens:
-            self.bad("n_prompt", f"is {fields['n_prompt']}, but the record has {n_tokens} tokens")
         for key, check in _COLUMNS.items():
             if key not in fields:
                 continue
