@@ -124,7 +124,7 @@ std::optional<MemoryBound> bound_of_length(std::uint64_t bytes) {
 }
 
 std::string shortage(const MemoryBound& bound, std::string_view what, std::uint64_t bytes,
-                     std::string_view remedy) {
+                     std::string_view remedy, std::uint64_t all_bytes) {
     if (bound.kind == Kind::object_length) {
         return fmt::format("{} needs {} in one object but {} allows {}: {}, or {}", what,
                            human_bytes(bytes), bound.name, human_bytes(bound.total), bound.remedy,
@@ -137,17 +137,18 @@ std::string shortage(const MemoryBound& bound, std::string_view what, std::uint6
     std::string more = bound.remedy;
     if (bound.kind == Kind::space) {
         const std::uint64_t gib =
-            std::max<std::uint64_t>(1, ((bound.total - bound.free + bytes * 2) >> 30) + 1);
+            ((bound.total - bound.free + std::max(bytes * 2, all_bytes)) >> 30) + 1;
         more = fmt::format(
-            "start the container with --shm-size={}g (Kubernetes: an emptyDir of "
-            "medium Memory on /dev/shm)",
+            "enlarge it to {0} GiB (Docker: --shm-size={0}g; Kubernetes: an emptyDir of medium "
+            "Memory; on a host, as root: mount -o remount,size={0}g /dev/shm)",
             gib);
     }
     return fmt::format(
-        "{} needs {} but {} has {} free of {}: {}, {}, or remove leftovers with "
+        "{} needs {}{} but {} has {} free of {}: {}, {}, or remove leftovers with "
         "'rollring doctor --fix'",
-        what, human_bytes(bytes), bound.name, human_bytes(bound.free), human_bytes(bound.total),
-        more, remedy);
+        what, human_bytes(bytes),
+        all_bytes == 0 ? "" : fmt::format(", and all together {},", human_bytes(all_bytes)),
+        bound.name, human_bytes(bound.free), human_bytes(bound.total), more, remedy);
 }
 
 }  // namespace detail

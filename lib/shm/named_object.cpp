@@ -45,6 +45,10 @@ Result<Mapping> NamedObject::map(std::uint64_t offset, std::uint64_t bytes, bool
                               human_bytes(bytes), offset, name()));
 }
 
+std::string NamedObject::whose_text(std::string_view what) const {
+    return fmt::format("{} of ring {}", what, detail::ring_of(name_));
+}
+
 // Used when memory is short: reserves one piece at a time, each after a check, because pages that
 // the object has already need no memory. After a failure the pieces are undone, unless something
 // was written there.
@@ -57,7 +61,7 @@ Result<void> NamedObject::reserve_slowly(std::uint64_t offset, std::uint64_t byt
         const int error = bound ? 0 : detail::allocate(fd(), offset + done, next);
         if (!bound && error == 0) continue;
         give_back_unused(offset, bytes);
-        const std::string whose = fmt::format("{} of {}", what, name());
+        const std::string whose = whose_text(what);
         if (error == 0 || error == ENOSPC || error == ENOMEM) {
             return detail::no_space(error, bytes, whose, remedy);
         }
@@ -73,7 +77,7 @@ Result<void> NamedObject::reserve(std::uint64_t offset, std::uint64_t bytes, std
     const int error = detail::allocate(fd(), offset, bytes);
     if (error == 0) return {};
     if (error == ENOSPC || error == ENOMEM) {
-        return detail::no_space(error, bytes, fmt::format("{} of {}", what, name()), remedy);
+        return detail::no_space(error, bytes, whose_text(what), remedy);
     }
     return failed(Errc::system, error, "cannot reserve pages of " + name());
 }

@@ -38,6 +38,8 @@ class NamedObject {
     [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
 
   private:
+    // "a lane of ring r"
+    [[nodiscard]] std::string whose_text(std::string_view what) const;
     [[nodiscard]] Result<void> reserve_slowly(std::uint64_t offset, std::uint64_t bytes,
                                               std::string_view what, std::string_view remedy) const;
     std::string name_;

@@ -29,11 +29,11 @@ bool small_shm(const char* option) {
 }
 
 template <class T>
-void require_remedy(const Result<T>& got, const char* what) {
+void require_remedy(const Result<T>& got, const char* what, const char* words = "free") {
     require(!got.has_value(), "{} worked in a /dev/shm that is too small", what);
     const Error& error = got.error();
     require(error.code == Errc::not_enough_shared_memory, "{}: {}", what, error.to_string());
-    for (const char* word : {"--shm-size", "/dev/shm", "free"}) {
+    for (const char* word : {"--shm-size", "/dev/shm", "remount", words}) {
         require(error.message.find(word) != std::string::npos, "no {} in: {}", word, error.message);
     }
 }
@@ -56,8 +56,8 @@ void use_all(Producer& producer, Consumer& consumer) {
 // lanes of 40 MiB do not fit together.
 int docker_default() {
     if (!small_shm("size=64m")) return skipped;
-    require_remedy(create_ring("large", {.lane_bytes = 64 * mib}),
-                   "create of a ring of large lanes");
+    require_remedy(create_ring("large", {.lane_bytes = 256 * mib}),
+                   "create of a ring of large lanes", "enlarge it to 17 GiB");
     require(list_rings().empty(), "a leftover of a ring that could not be made");
     require(create_ring("default").has_value(), "create of the default ring");
     {
@@ -78,7 +78,8 @@ int docker_default() {
     auto consumer = Consumer::open("two");
     require(first.has_value() && consumer.has_value(), "the first lane fits");
     const std::uint64_t free_bytes = shared_memory_space().free_bytes;
-    require_remedy(Producer::open("two", {.attach_timeout = {}}), "the second lane");
+    require_remedy(Producer::open("two", {.attach_timeout = {}}), "the second lane",
+                   "a lane of ring two needs");
     require(shared_memory_space().free_bytes == free_bytes, "a failed attach keeps {} bytes",
             free_bytes - shared_memory_space().free_bytes);
     use_all(*first, *consumer);
