@@ -201,5 +201,17 @@ def wrong_directories_are_named(folder, rollouts):
     assert "permission_denied" in err and "belongs to root" in err, err
 
 
+@test
+def the_remedy_for_a_full_ring_is_that_of_its_shortage(folder, rollouts):
+    full = ("--timeout", "1s", "--synthetic")
+    with Ring("--lanes", 2, "--lane-bytes", "1MiB", "--spill-bytes", "1MiB") as ring:
+        _, err = run("produce", ring, *full, "groups=1000,group-size=8,tokens=3000:3000", code=1)
+        assert "no new group can open" in err and "more --spill-bytes" in err, err
+        assert "Start a consumer that releases its records, or raise --timeout" in err, err
+    with Ring("--lanes", 2, "--lane-bytes", "1MiB", "--spill-bytes", "64MiB") as ring:
+        _, err = run("produce", ring, *full, "groups=1,group-size=200,tokens=3000:3000", code=1)
+        assert "create the ring with larger lanes, or raise --timeout" in err, err
+
+
 if __name__ == "__main__":
     raise SystemExit(main())

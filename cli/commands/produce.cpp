@@ -80,7 +80,7 @@ class Sink {
   private:
     Outcome send_to_ring(const Draft& draft);
     Outcome digest_only(const Draft& draft);
-    Outcome wait_is_over(std::int64_t waited_ns);
+    Outcome wait_is_over(std::int64_t waited_ns, const Draft& draft);
 
     const ProduceOptions* options_;
     std::optional<Producer> producer_;
@@ -139,7 +139,7 @@ Outcome Sink::send_to_ring(const Draft& draft) {
         if (push != Push::timed_out) return Outcome::failed;
         slices_++;
         if (waits_since_ns_ == 0) waits_since_ns_ = monotonic_ns();
-        const Outcome over = wait_is_over(monotonic_ns() - waits_since_ns_);
+        const Outcome over = wait_is_over(monotonic_ns() - waits_since_ns_, draft);
         if (over != Outcome::sent) return over;
         if (for_place) return Outcome::waits;
         // While a group waits for its place, another group whose members we have may open.
@@ -164,13 +164,16 @@ Outcome Sink::send_to_ring(const Draft& draft) {
 }
 
 // Outcome::sent means: keep waiting.
-Outcome Sink::wait_is_over(std::int64_t waited_ns) {
+Outcome Sink::wait_is_over(std::int64_t waited_ns, const Draft& draft) {
     if (interrupted()) return Outcome::stopped;
     if (waited_ns >= options_->timeout_ms * 1'000'000) {
+        // A group without a place waits for memory or for a number of groups, as the problem says.
+        const bool lane_is_full = may_send(group_of(draft));
         problem_ += fmt::format(
-            "; waited {}. Start a consumer that releases its records, create the ring with "
-            "larger lanes, or raise --timeout",
-            duration_text(static_cast<double>(waited_ns) * 1e-9));
+            "; waited {}. Start a consumer that releases its records, {}or "
+            "raise --timeout",
+            duration_text(static_cast<double>(waited_ns) * 1e-9),
+            lane_is_full ? "create the ring with larger lanes, " : "");
         return Outcome::failed;
     }
     // A trainer that is attached may just be training.
