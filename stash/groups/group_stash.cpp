@@ -173,6 +173,7 @@ GroupStash::Index GroupStash::open_group(const Arrival& arrival, std::int64_t no
     group.state = GroupState::open;
     group.expired = false;
     group.numbered = arrival.numbered;
+    assumes_size_ |= arrival.group_size == 0;
     group.size = arrival.group_size != 0 ? arrival.group_size : options_.group_size;
     group.complete = group.failed = 0;
     group.rivals = 0;

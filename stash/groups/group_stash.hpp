@@ -114,6 +114,8 @@ class GroupStash {
     [[nodiscard]] const StashAccount& account() const { return book_.account; }
     [[nodiscard]] std::size_t open_groups() const { return lookup_.size(); }
     [[nodiscard]] std::size_t ready_groups() const { return ready_.size(); }
+    // Whether a record opened a group without naming its group_size.
+    [[nodiscard]] bool assumes_size() const { return assumes_size_; }
     [[nodiscard]] std::size_t leased_batches() const { return leased_.batches(); }
     [[nodiscard]] std::size_t leased_groups() const { return leased_.groups(); }
     [[nodiscard]] bool no_progress(std::int64_t now_ns) const;
@@ -142,6 +144,7 @@ class GroupStash {
 
     StashOptions options_;
     std::uint64_t batch_records_max_;
+    bool assumes_size_ = false;
     RecordBook book_;
     Slab<Group> groups_;
     GroupLookup lookup_;

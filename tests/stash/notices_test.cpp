@@ -1,6 +1,7 @@
 // Goal: nothing is dropped, shipped in part or waited for without a word that says of what and why.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,11 @@ TEST_CASE(
               "1 of 4 arrived, 0 failed; missing: members 1-3; from one (lane 0)"));
     deliver(one, {.prompt = "a/0"});
     read_all(*stash);
-    CHECK(has(stash->waits_for(), "8 records dropped as duplicate"));
+    // The cause was in the time-out before: only the count is new.
+    CHECK(
+        has(stash->waits_for(), "; since the last batch: 8 records dropped as duplicate, as told"));
+    CHECK(!has(stash->waits_for(), "one of them"));
+    CHECK(has(stash->dropped_since_batch(), "8 records dropped as duplicate, one of them: "));
     for (std::uint32_t i = 1; i < 4; i++) deliver(one, {.prompt = "a/0", .repetition = i});
     Batch batch;
     REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
@@ -71,7 +76,40 @@ TEST_CASE(
     CHECK(stash->dropped_since_batch().empty());
     deliver(one, {.prompt = "a/0"});
     read_all(*stash);
-    CHECK(has(told(*stash, Event::Kind::dropped).at(0).detail, "its own visit"));
+    const auto late = told(*stash, Event::Kind::dropped).at(0).detail;
+    CHECK(has(late, "its own visit"));
+    CHECK(!has(late, "deadline"));  // it has none
+    CHECK(has(stash->waits_for(), "1 record dropped as late: "));
+    CHECK(has(stash->waits_for(), "1 record dropped as late, as told before"));
+}
+
+TEST_CASE("notices: a group of assumed size is told of the option") {
+    const TestRing ring;
+    auto producer = ring.producer({.name = "one"});
+    auto stash = open_stash(ring, fours);
+    deliver(producer, {.prompt = "a", .group_size = 3});
+    read_all(*stash);
+    CHECK(!has(stash->waits_for(), "by default"));
+    deliver(producer, {.prompt = "b", .group_size = 0});
+    read_all(*stash);
+    CHECK(has(stash->waits_for(),
+              "; records without a group_size make groups of 4 (the stash's group_size, 8 by "
+              "default)"));
+}
+
+TEST_CASE("notices: a late record names the deadline of a stash that has one") {
+    const TestRing ring;
+    auto producer = ring.producer({.name = "one"});
+    StashOptions options = fours;
+    options.deadline = std::chrono::hours(1);
+    auto stash = open_stash(ring, options);
+    for (std::uint32_t i = 0; i < 4; i++) deliver(producer, {.prompt = "a", .repetition = i});
+    Batch batch;
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+    REQUIRE(batch.ack(0).has_value());
+    deliver(producer, {.prompt = "a"});
+    read_all(*stash);
+    CHECK(has(told(*stash, Event::Kind::dropped).at(0).detail, "the stash's deadline had ended"));
 }
 
 TEST_CASE("notices: a producer that pushes a number twice is told so") {
