@@ -81,6 +81,17 @@ def colours_are_for_terminals_that_want_them(folder, _):
 
 
 @test
+def a_dumb_terminal_gets_no_escape_sequence(folder, _):
+    with Ring() as ring:
+        for arguments in (("stat", "nope"), ("--help",),
+                          ("produce", ring, "--synthetic", "groups=300,tokens=5"),
+                          ("stat", ring, "--watch", "--count", "2")):
+            text = in_terminal(*arguments, TERM="dumb")[1]
+            assert "\x1b" not in text and not re.search("\r[^\n]", text), (arguments, text)
+    assert "\r\x1b[Krollring: " in in_terminal("stat", "nope")[1]  # over a progress bar
+
+
+@test
 def top_without_a_terminal_is_refused_with_what_to_use_instead(folder, _):
     out, err = run("top", "r", code=2)
     assert out == "" and "\x1b" not in err and "needs a terminal" in err, err

@@ -39,8 +39,12 @@ void set_colour_mode(ColourMode mode) {
 bool coloured(int descriptor) {
     if (colour_mode != ColourMode::automatic) return colour_mode == ColourMode::always;
     const char* const refused = std::getenv("NO_COLOR");
-    const char* const terminal = std::getenv("TERM");
     if (refused != nullptr && *refused != '\0') return false;
+    return moves_cursor(descriptor);
+}
+
+bool moves_cursor(int descriptor) {
+    const char* const terminal = std::getenv("TERM");
     if (terminal == nullptr || std::string_view(terminal) == "dumb") return false;
     return ::isatty(descriptor) != 0;
 }

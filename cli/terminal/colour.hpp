@@ -15,6 +15,9 @@ enum class Style { error, warning, heading };
 // unset or empty and TERM is neither unset nor "dumb".
 [[nodiscard]] bool coloured(int descriptor);
 
+// Whether it is a terminal that knows escape sequences, to erase a line or to clear the page.
+[[nodiscard]] bool moves_cursor(int descriptor);
+
 // The text in that style; unchanged if `descriptor` has no colours.
 [[nodiscard]] std::string painted(Style style, std::string_view text, int descriptor);
 

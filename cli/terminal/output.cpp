@@ -23,7 +23,7 @@ void print_to(int descriptor, std::string_view text) {
 
 // Prints a line on stderr, over the progress bar if one is drawn. A lost line is not a failure.
 void line_on_stderr(std::string_view text) {
-    const char* start = ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
+    const char* start = moves_cursor(STDERR_FILENO) ? "\r\x1b[K" : "";
     static_cast<void>(write_all(STDERR_FILENO, fmt::format("{}rollring: {}\n", start, text)));
 }
 
@@ -71,7 +71,7 @@ void print(std::string_view text) {
 }
 
 void show(const std::string& text, bool again) {
-    print((again && ::isatty(STDOUT_FILENO) != 0 ? "\x1b[H\x1b[2J" : "") + text);
+    print((again && moves_cursor(STDOUT_FILENO) ? "\x1b[H\x1b[2J" : "") + text);
 }
 
 void print_report_on_stderr(std::string_view text) {

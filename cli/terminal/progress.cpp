@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/terminal/colour.hpp"
 #include "cli/terminal/output.hpp"
 #include "cli/terminal/quantity.hpp"
 #include "cli/terminal/table.hpp"
@@ -31,7 +32,7 @@ void smooth(double& rate, double now) {
 
 Progress::Progress(std::string title, bool json)
     : title_(std::move(title)),
-      enabled_(::isatty(STDERR_FILENO) != 0 && (!json || ::isatty(STDOUT_FILENO) != 0)),
+      enabled_(moves_cursor(STDERR_FILENO) && (!json || ::isatty(STDOUT_FILENO) != 0)),
       started_ns_(monotonic_ns()),
       last_ns_(started_ns_) {}
 

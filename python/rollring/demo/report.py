@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -27,7 +28,8 @@ class Progress:
     """One line on a terminal's stderr; nothing anywhere else."""
 
     def __init__(self, total: int, as_json: bool) -> None:
-        self._shown = sys.stderr.isatty() and (not as_json or sys.stdout.isatty())
+        erases = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = erases and (not as_json or sys.stdout.isatty())
         self._total = total
         self._began = time.monotonic()
         self._next = 0.0
