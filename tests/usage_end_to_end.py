@@ -148,6 +148,19 @@ def create_shows_what_it_rounded(folder, rollouts):
 
 
 @test
+def lanes_without_room_for_a_usual_record_are_warned_of(folder, rollouts):
+    name = f"{PREFIX}small"
+    for lane_bytes, words in (("5", "of more than 4 KiB fits into a lane (--lane-bytes 5 is in "
+                                    "bytes; write a unit, such as 5MiB): `rollring size"),
+                              ("16KiB", "of more than 16 KiB fits into a lane: `rollring size")):
+        _, err = run("create", name, "--lane-bytes", lane_bytes)
+        assert f"warning: no record {words}" in err, err
+        run("rm", name)
+    assert "fits into" not in run("create", name, "--lane-bytes", "64KiB")[1]
+    run("rm", name)
+
+
+@test
 def a_ring_that_is_there_will_do_if_it_has_what_is_given(folder, rollouts):
     name = f"{PREFIX}exists"
     again = ("create", name, "--exist-ok")

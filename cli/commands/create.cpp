@@ -67,8 +67,24 @@ RingExpectation expectation_of(const CreateOptions& options) {
     return wanted;
 }
 
+// Of lanes that no usual record fits into: often the unit of the number was forgotten.
+std::string small_lanes(const CreateOptions& options, const RingStat& stat) {
+    constexpr std::uint64_t usual_bytes = std::uint64_t{64} << 10;
+    if (stat.lane_bytes >= usual_bytes) return {};
+    const bool no_unit = options.lane_bytes < 1024;
+    return fmt::format(
+        "no record of more than {} fits into a lane{}: `rollring size --tokens N` says what a run "
+        "needs",
+        bytes_text(stat.lane_bytes),
+        no_unit ? fmt::format(" (--lane-bytes {} is in bytes; write a unit, such as {}MiB)",
+                              options.lane_bytes, options.lane_bytes)
+                : "");
+}
+
 void report_created(const CreateOptions& options, const RingStat& stat, const RingPlan& plan) {
-    if (!plan.warning.empty()) warn("warning: " + plan.warning);
+    for (const std::string& warning : {plan.warning, small_lanes(options, stat)}) {
+        if (!warning.empty()) warn("warning: " + warning);
+    }
     if (options.json) {
         print_json({{"ring", options.ring},
                     {"created", true},
