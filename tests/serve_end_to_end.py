@@ -367,6 +367,16 @@ def what_is_wrong_is_named_and_nothing_of_it_is_taken(folder, _):
 
 
 @test
+def a_port_in_use_is_told_with_the_option_for_another(folder, _):
+    with Ring() as ring, Server(ring, folder) as server:
+        port = server.port
+        _, err = run("serve-atropos", f"{ring}b", "--port", port, code=1)
+        assert f"port {port}: Address already in use; choose another port with --port N" in err, err
+        _, err = run("metrics", "--listen", f"127.0.0.1:{port}", code=1)
+        assert "in use; choose another port with --listen ADDRESS:PORT" in err, err
+
+
+@test
 def elsewhere_it_asks_for_a_token(folder, _):
     with Ring() as ring:
         _, err = run("serve-atropos", ring, "--host", "0.0.0.0", "--port", 0, code=2,

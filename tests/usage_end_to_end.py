@@ -107,8 +107,13 @@ def the_wrong_word_is_named(folder, rollouts):
                              (("create", "r", "--lane=5"),
                               "unknown option '--lane' (did you mean --lanes?)"),
                              (("create", "x", "y", "z"), "unexpected arguments 'y', 'z'"),
-                             ((), "subcommand is required"), (("create",), "NAME is required"),
-                             (("ls", "--json=maybe"), "--json: 'maybe' is not valid")):
+                             ((), "a command is required: create, rm, ls, "),
+                             (("create",), "NAME is required"),
+                             (("ls", "--json=maybe"), "--json: 'maybe' is not valid"),
+                             (("create", "r", "--lane-bytes", "5parsec"), "--lane-bytes: "
+                              "'5parsec' is not a number of bytes such as 4096 or 64MiB"),
+                             (("produce", "r", "--timeout", "x"), "--timeout: 'x' is not a "
+                              "duration such as 30s or 500ms")):
         _, err = run(*arguments, code=2)
         assert words in err, (arguments, err)
 

@@ -17,14 +17,22 @@ namespace {
 
 std::string running_command = "rollring";  // and its subcommand
 
-template <class T, class Parse>
-CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const Parse& parse,
+template <class T>
+struct Kind {
+    std::optional<T> (*parse)(std::string_view text);
+    const char* name;  // with an example
+};
+
+template <class T>
+CLI::Option* add_text(CLI::App* app, const std::string& names, T& value, const Kind<T>& kind,
                       const std::string& help) {
     return app->add_option_function<std::string>(
         names,
-        [&value, parse, names](const std::string& text) {
-            const auto parsed = parse(text);
-            if (!parsed) throw CLI::ValidationError(names, "'" + text + "' is not valid");
+        [&value, kind, names](const std::string& text) {
+            const auto parsed = kind.parse(text);
+            if (!parsed) {
+                throw CLI::ValidationError(names, fmt::format("'{}' is not {}", text, kind.name));
+            }
             value = *parsed;
         },
         help);
@@ -63,12 +71,14 @@ void print_json(const Json& value) {
 
 CLI::Option* add_bytes(CLI::App* app, const std::string& names, std::uint64_t& value,
                        const std::string& help) {
-    return add_text(app, names, value, parse_bytes, help)->type_name("BYTES");
+    constexpr Kind<std::uint64_t> bytes{parse_bytes, "a number of bytes such as 4096 or 64MiB"};
+    return add_text(app, names, value, bytes, help)->type_name("BYTES");
 }
 
 CLI::Option* add_duration(CLI::App* app, const std::string& names, std::int64_t& value_ms,
                           const std::string& help) {
-    return add_text(app, names, value_ms, parse_duration_ms, help)->type_name("TIME");
+    constexpr Kind<std::int64_t> duration{parse_duration_ms, "a duration such as 30s or 500ms"};
+    return add_text(app, names, value_ms, duration, help)->type_name("TIME");
 }
 
 CLI::Option* add_ring_name(CLI::App* app, std::string& name) {

@@ -70,7 +70,7 @@ int serve_metrics(const MetricsOptions& options) {
                                                 "' is not ADDRESS:PORT, such as 127.0.0.1:9464");
     }
     const std::string token = token_of(options.token);
-    auto listener = open_door(place->host, place->port, token);
+    auto listener = open_door(place->host, place->port, token, "--listen ADDRESS:PORT");
     if (!listener) return fail(listener.error());
     note(fmt::format("metrics at http://{}:{}/metrics",
                      place->host.contains(':') ? "[" + place->host + "]" : place->host,

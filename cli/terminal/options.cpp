@@ -123,14 +123,18 @@ std::string unknown_option(const ::CLI::App& app, const std::string& word) {
     return fmt::format("unknown option '{}'{}", bare, did_you_mean(bare, names, ""));
 }
 
-std::string unknown_command(const ::CLI::App& app, const std::string& word) {
+std::vector<std::string> commands_of(const ::CLI::App& app) {
     std::vector<std::string> names;
-    std::string listed;
     for (const ::CLI::App* command : app.get_subcommands(nullptr)) {
         names.push_back(command->get_name());
-        listed += (listed.empty() ? " (commands: " : ", ") + command->get_name();
     }
-    return fmt::format("unknown command '{}'{}", word, did_you_mean(word, names, listed + ")"));
+    return names;
+}
+
+std::string unknown_command(const ::CLI::App& app, const std::string& word) {
+    const std::vector<std::string> names = commands_of(app);
+    const std::string listed = fmt::format(" (commands: {})", fmt::join(names, ", "));
+    return fmt::format("unknown command '{}'{}", word, did_you_mean(word, names, listed));
 }
 
 // The words without a meaning; of a subcommand if the line names one.
@@ -165,7 +169,10 @@ std::string told(const ::CLI::App& app, const ::CLI::ParseError& error) {
         code == static_cast<int>(::CLI::ExitCodes::ExtrasError)) {
         text = not_expected(app);  // may be the cause of a missing option
     }
-    return text.empty() ? not_converted(error.what()) : text;
+    if (!text.empty()) return text;
+    constexpr std::string_view no_command = "A subcommand is required";  // CLI11's word for one
+    if (error.what() != no_command) return not_converted(error.what());
+    return fmt::format("a command is required: {}", fmt::join(commands_of(app), ", "));
 }
 
 }  // namespace

@@ -324,8 +324,11 @@ def test_run_env_puts_the_mixin_before_the_class(tmp_path: Path) -> None:
         ("my_env", "'my_env' is not MODULE:CLASS"),
         (":Mine", "':Mine' is not MODULE:CLASS"),
         ("my_env:No", "the module my_env has no class No"),
-        ("no_env:A", "No module named 'no_env': run this in its folder"),
-        ("no_env.inner:A", "No module named 'no_env': run this in its folder"),
+        ("no_env:A", "No module named 'no_env': run rollring run-env in the folder of no_env, or"),
+        (
+            "no_env.inner:A",
+            "No module named 'no_env': run rollring run-env in the folder of no_env, or",
+        ),
     ):
         done = run(wrong)
         assert done.returncode == 2, done

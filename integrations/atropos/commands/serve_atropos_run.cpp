@@ -145,7 +145,8 @@ int serve_atropos(const ServeOptions& options) {
     if (hub_options.state_path.empty()) {
         hub_options.state_path = default_state_path(options.hub.ring);
     }
-    auto listener = open_door(options.host, static_cast<std::uint16_t>(options.port), token);
+    auto listener =
+        open_door(options.host, static_cast<std::uint16_t>(options.port), token, "--port N");
     if (!listener) return fail(listener.error());
     if (auto writable = check_state_path(hub_options.state_path); !writable) {
         return fail(writable.error());

@@ -34,7 +34,10 @@ def main(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         if not error.name or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and lacks one: the traceback shows which line asks for it
-        return misused(f"{error}: run this in its folder, or add that to PYTHONPATH")
+        return misused(
+            f"{error}: run rollring run-env in the folder of {error.name}, or add that folder to "
+            "PYTHONPATH"
+        )
     environment = getattr(loaded, name, None)
     if environment is None:
         return misused(f"the module {module} has no class {name}")
