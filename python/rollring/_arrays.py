@@ -120,7 +120,7 @@ def _not_json(value: Any, place: str = "", depth: int = 0) -> str:
         return next((problem for problem in found if problem), "")
     if value is None or isinstance(value, (str, int, float)):
         return ""
-    return f"{place or 'it'} is {_shown(value)} of type {type(value).__name__}"
+    return f"{place or 'it'} is a {type(value).__name__}: {_shown(value)}"
 
 
 def _as_json(value: Any, column: str) -> str:
@@ -128,9 +128,7 @@ def _as_json(value: Any, column: str) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         what = _not_json(value) or str(error)
-        raise BadRecordError(
-            f"column '{column}' is JSON, which cannot say what it was given: {what}", "bad_record"
-        ) from None
+        raise BadRecordError(f"{column} must be JSON-serialisable: {what}", "bad_record") from None
 
 
 def _blob(array: Any, dtype: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ T number(nb::handle value, const char* field) {
     try {
         return nb::cast<T>(value);
     } catch (const nb::cast_error&) {
-        raise("bad_record", std::string(field) + ": " + shown(value) +
-                                " is not a number of this kind, or out of range");
+        raise("bad_record",
+              std::string(field) + " must be " + kind_of<T>() + ", not " + shown(value));
     }
 }
 

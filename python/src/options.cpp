@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "column_input.hpp"
 #include "errors.hpp"
 
 namespace rollring::python {
@@ -44,7 +45,8 @@ class Options {
             }
             known += (i > 0 ? ", " : "") + std::string(name(static_cast<Enum>(i)));
         }
-        raise("invalid_argument", std::string(field) + ": '" + text + "' is none of " + known);
+        raise("invalid_argument",
+              std::string(field) + " must be one of " + known + ", not '" + text + "'");
     }
     // Any remaining option is unknown to `what`.
     void end(const char* what) {
@@ -60,9 +62,8 @@ class Options {
         try {
             return nb::cast<T>(value);
         } catch (const nb::cast_error&) {
-            raise("invalid_argument", std::string(field) + ": " +
-                                          nb::cast<std::string>(nb::repr(value)) +
-                                          " has the wrong type, or is out of range");
+            raise("invalid_argument",
+                  std::string(field) + " must be " + kind_of<T>() + ", not " + shown(value));
         }
     }
 

@@ -287,5 +287,5 @@ def test_a_formula_is_chosen_when_the_stash_is_opened(ring: str) -> None:
                 np.testing.assert_allclose(batch.groups[0].advantages, wanted, rtol=1e-13)
     with pytest.raises(rr.InvalidArgumentError, match="deviation_epsilon is -1"):
         rr.Stash(ring, deviation_epsilon=-1.0)
-    with pytest.raises(rr.InvalidArgumentError, match="'biased' is none of sample, population"):
+    with pytest.raises(rr.InvalidArgumentError, match="one of sample, population, not 'biased'"):
         rr.Stash(ring, deviation="biased")

@@ -184,10 +184,14 @@ def test_threads_that_use_a_pickled_producer_first_take_one_lane(ring: str) -> N
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"deadline": "soon"}, "deadline: 'soon'"),
-        ({"batch_groups": -1}, "batch_groups: -1"),
-        ({"select": "best"}, "select: 'best' is none of first, uniform"),
-        ({"source_weights": {"math": 1}}, "source_weights: 'math'"),
+        ({"deadline": "soon"}, "deadline must be a float, not 'soon'"),
+        ({"batch_groups": -1}, "batch_groups must be an integer from 0 to 4294967295, not -1"),
+        ({"batch_groups": "x"}, "batch_groups must be an integer from 0 to 4294967295, not 'x'"),
+        ({"batch_tokens": "x"}, "batch_tokens must be an integer, 0 or more, not 'x'"),
+        ({"count_leased": 7.5}, "count_leased must be True or False, not 7.5"),
+        ({"order": 3}, "order must be text, not 3"),
+        ({"select": "best"}, "select must be one of first, uniform, not 'best'"),
+        ({"source_weights": {"math": 1}}, "source_weights must be an integer, not 'math'"),
         ({"nonsense": 1}, "no option 'nonsense'"),
     ],
 )
@@ -280,6 +284,9 @@ class Odd:
         ({"loss_mask": [0.0, 1.0]}, ("loss_mask", "element 0", "0.0")),
         ({"loss_mask": np.array([-100, 1])}, ("loss_mask", "range")),
         ({"reward": [1.0]}, ("reward", "[1.0]")),
+        ({"reward": "x"}, ("reward must be a float, not 'x'",)),
+        ({"n_prompt": -1}, ("n_prompt must be an integer from 0 to 4294967295, not -1",)),
+        ({"extra": {1, 2}}, ("extra must be JSON-serialisable: it is a set: {1, 2}",)),
         ({"reward": Odd()}, ("reward", "cannot be shown")),
         ({"finished_ns": 1.5}, ("finished_ns", "1.5")),
         ({"messages": [{"a": [1, Odd()]}]}, ("messages", "[0].a[1]", "Odd")),
