@@ -164,7 +164,7 @@ def test_a_file_and_its_passes(tmp_path: Path) -> None:
 def test_groups_that_are_not_complete_are_no_success(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "rollouts.jsonl", record(0, 0), record(0, 1), record(0, 2))
     out, _ = run("--input", path, "--group-size", "4", "--producers", "1", code=1)
-    assert "received     0\n" in out and "incomplete   3\n" in out
+    assert "received     0\n" in out and "incomplete   3 records of incomplete groups\n" in out
     assert out.splitlines()[-1].startswith("FAILED: some groups are incomplete: ")
 
 

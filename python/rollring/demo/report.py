@@ -116,7 +116,7 @@ def as_text(report: dict[str, Any]) -> str:
         f"arrived"
     )
     digest = {
-        True: f"equal: yes ({report['digest_sent']})",
+        True: f"equal: yes ({report['digest_sent']}, of demos in Python alone)",
         False: f"MISMATCH: sent {report['digest_sent']}, received {report['digest_received']}",
         None: "not compared: some records were not read",
     }[report["digest_equal"]]
@@ -128,9 +128,9 @@ def as_text(report: dict[str, Any]) -> str:
         "sent": f"{report['sent']:,}",
         "received": f"{report['records']:,}",
         "dropped": f"{report['records_dropped']:,}",
-        "incomplete": f"{report['records_waiting']:,}",
+        "incomplete": f"{report['records_waiting']:,} records of incomplete groups",
         "tokens": f"{report['tokens']:,}",
-        "bytes": bytes_text(report["bytes"]),
+        "bytes": f"{bytes_text(report['bytes'])} of column values",
         "time": f"{report['elapsed_seconds']:.2f} s; records arrived over "
         f"{report['seconds']:.2f} s",
         "rate": rate,
