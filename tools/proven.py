@@ -9,7 +9,8 @@ from pathlib import Path
 from console import ROOT, ended
 
 PAGE = ROOT / "docs/integrations.md"
-SHOWN = ("rollring carries", "tested with", "proven how and where", "beside its own path")
+SHOWN = ("rollring carries", "tested with", "proven how and where",
+         "compared with its own transport")
 WIDTH = 100
 
 

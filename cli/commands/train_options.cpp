@@ -102,7 +102,8 @@ void add_selection(const Adder& add, StashOptions& stash) {
                 {"mean", Advantages::mean},
                 {"loo", Advantages::loo},
                 {"none", Advantages::none}},
-               "(r - mean) / (deviation + epsilon); r - mean; r - mean of the others; 0");
+               "grpo: (r - mean) / (deviation + epsilon); mean: r - mean;\n"
+               "loo: r - mean of the others; none: 0");
     add.choice("--deviation", stash.advanced.deviation,
                {{"sample", Deviation::sample}, {"population", Deviation::population}},
                "For grpo: over n - 1, as in TRL's GRPOTrainer and torch, or over n");

@@ -57,12 +57,14 @@ def make_parser() -> Parser:
     )
     add = parser.add_argument
     add("--seeds", type=number(1, 100), default=1, metavar="N", help="runs, one after another (1)")
-    add("--seed", type=number(0, 1 << 30), default=0, metavar="N", help="of the first run (0)")
-    add("--steps", type=number(1, 1 << 20), metavar="N", help="of the trainer (600)")
+    add("--seed", type=number(0, 1 << 30), default=0, metavar="N",
+        help="seed of the first run (default 0)")
+    add("--steps", type=number(1, 1 << 20), metavar="N",
+        help="training steps (default 600)")
     add("--workers", type=number(1, 64), metavar="N", help="rollout workers (2; one a node)")
     add("--nodes", type=number(1, 64), metavar="N",
-        help="workers on so many other nodes of a Ray cluster, spread evenly; one is made on this "
-             "machine for the run")
+        help="spread the workers over N other nodes of a Ray cluster; one is made on this machine "
+             "for the run")
     add("--address", metavar="HOST:PORT", default=os.environ.get("RAY_ADDRESS"),
         help="for --nodes, of a cluster that is there, this machine being one of its nodes: all of "
              "them see the same --folder (RAY_ADDRESS)")

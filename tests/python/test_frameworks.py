@@ -106,6 +106,7 @@ def test_an_integration_begins_with_versions_proof_and_caller(system: str) -> No
 
 
 MISSION = {*MODULES, "prime-rl"}
+COMPARED = "compared with its own transport"  # the column of figures
 
 
 def _rows(page: str = "docs/integrations.md") -> dict[str, dict[str, str]]:
@@ -128,10 +129,10 @@ def test_the_table_of_the_readme_says_nothing_else() -> None:
     short, long = _rows("README.md"), _rows()
     assert set(short) == set(long) - OF_PAGES
     for system, row in short.items():
-        more, figure = long[system], row["beside its own path"]
+        more, figure = long[system], row[COMPARED]
         assert row["version"] in more["tested with"] or row["version"] == "none", system
-        assert set(_numbers(figure)) <= set(_numbers(more["beside its own path"])), system
-        assert bool(_numbers(figure)) == bool(_numbers(more["beside its own path"])), system
+        assert set(_numbers(figure)) <= set(_numbers(more[COMPARED])), system
+        assert bool(_numbers(figure)) == bool(_numbers(more[COMPARED])), system
 
 
 def _numbers(text: str) -> list[str]:
@@ -143,7 +144,7 @@ def test_a_row_has_a_figure_from_data_or_says_that_there_is_none() -> None:
     assert set(rows) >= MISSION
     for system, row in rows.items():
         assert all(row.values()), system
-        figure, data = row["beside its own path"], re.findall(r"\]\((\S+?\.json)\)", str(row))
+        figure, data = row[COMPARED], re.findall(r"\]\((\S+?\.json)\)", str(row))
         assert bool(data) == any(letter.isdigit() for letter in figure), system
         assert all((ROOT / "docs" / each).is_file() for each in data), system
 
@@ -153,8 +154,8 @@ def test_the_frameworks_tier_prints_the_table() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     for system, row in _rows().items():
         assert f"\n{system}\n  rollring carries: " in done.stdout, done.stdout + done.stderr
-        figure = row["beside its own path"].split(" ([data]")[0].replace("`", "")
-        assert f"beside its own path: {figure}" in " ".join(done.stdout.split())
+        figure = row[COMPARED].split(" ([data]")[0].replace("`", "")
+        assert f"{COMPARED}: {figure}" in " ".join(done.stdout.split())
     assert "](" not in done.stdout
     assert done.stdout.rstrip().splitlines()[-1].endswith("failed")  # the count stays the last line
 

@@ -41,7 +41,7 @@ void report(const ServeOptions& options, const AtroposHub::Counts& counts) {
                                        "; a batch of {} was handed out last, and the trainer has "
                                        "not asked for the next one",
                                        counted(counts.handed, "sequence"));
-    print(fmt::format("received {}; {} in {} are trained on{}\n", counted(counts.groups, "group"),
+    print(fmt::format("received {}; {} in {} were trained on{}\n", counted(counts.groups, "group"),
                       counted(counts.sequences, "sequence"), counted(counts.batches, "batch"),
                       last));
 }
