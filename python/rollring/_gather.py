@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
+from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from . import _core
@@ -39,16 +40,16 @@ def layout_of(
     multiple_of: int = 1,
 ) -> Layout:
     if part not in _PARTS:
-        raise ValueError(f"part is {part!r}: use 'all', 'prompt' or 'response'")
+        raise InvalidArgumentError(f"part is {part!r}: use 'all', 'prompt' or 'response'")
     if side not in {"left", "right"}:
-        raise ValueError(f"side is {side!r}: use 'right' or 'left'")
+        raise InvalidArgumentError(f"side is {side!r}: use 'right' or 'left'")
     if form not in _FORMS:
-        raise ValueError(f"layout is {form!r}: use 'packed', 'padded' or 'per_sequence'")
+        raise InvalidArgumentError(f"layout is {form!r}: use 'packed', 'padded' or 'per_sequence'")
     indices = None
     if order is not None:
         asked = np.asarray(order if isinstance(order, np.ndarray) else list(order))
         if asked.size and (asked.min() < 0 or asked.max() >= 2**32):
-            raise ValueError("order has an index below 0 or beyond the batch")
+            raise InvalidArgumentError("order has an index below 0 or beyond the batch")
         indices = asked.astype(np.uint32).tobytes()
     return Layout(_FORMS[form], _PARTS[part], indices, side == "left", length, multiple_of)
 
@@ -85,7 +86,7 @@ def gpu_of(device: object) -> int | None:
     if found.type == "cpu":
         return None
     if found.type != "cuda":
-        raise ValueError(f"device is {device}: use 'cuda', 'cuda:1' or 'cpu'")
+        raise InvalidArgumentError(f"device is {device}: use 'cuda', 'cuda:1' or 'cpu'")
     return torch.cuda.current_device() if found.index is None else int(found.index)
 
 
@@ -135,12 +136,14 @@ class _Target:
         else:
             raise TypeError(f"out is {type(out).__name__}: give a numpy array or a torch tensor")
         if not good:
-            raise ValueError("out must be contiguous, aligned, writable and of native byte order")
+            raise InvalidArgumentError(
+                "out must be contiguous, aligned, writable and of native byte order"
+            )
         has = dtype_name(out.dtype)
         if has != dtype and not _holds(out.dtype, dtype):
             raise TypeError(f"out has dtype {has}, but {dtype} is required")
         if tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")
+            raise InvalidArgumentError(f"out has shape {tuple(out.shape)}, but {shape} is required")
 
 
 class _GpuTarget:
@@ -155,11 +158,11 @@ class _GpuTarget:
         elif out.device.type != "cuda" or out.device.index != gpu:
             raise TypeError(f"out is on {out.device}, not on GPU {gpu}")
         elif not out.is_contiguous() or out.requires_grad:
-            raise ValueError("out must be contiguous and must not require a gradient")
+            raise InvalidArgumentError("out must be contiguous and must not require a gradient")
         elif out.dtype != wanted:
             raise TypeError(f"out has dtype {out.dtype}, but {wanted} is required")
         elif tuple(out.shape) != shape:
-            raise ValueError(f"out has shape {tuple(out.shape)}, but {shape} is required")
+            raise InvalidArgumentError(f"out has shape {tuple(out.shape)}, but {shape} is required")
         self.out = out
         self.dtype = dtype
         self.address = out.data_ptr()

@@ -194,15 +194,18 @@ class Producer:
                   [n, layers, k], ``topk_ids`` i32[n, k], ``topk_logprobs`` f32[n, k], ``labels``
                   i32[n], and the ring's own columns (for type checkers from a ``dict[str, Any]``):
                   numpy arrays, lists, torch tensors or any buffer. Other dtypes of the same
-                  kind are converted.
+                  kind are converted. Token ids are not checked against a vocabulary: some
+                  models mark images by negative ones.
                 * ``repetition_id`` (which member of the group; duplicates are recognised by it.
                   All members of a group have one, or none has: then each record is a member of
-                  its own), ``group_size``, ``visit``, ``subsequence_index``,
-                  ``last_subsequence``, ``attempt``, ``source_id``, ``n_prompt``, ``status``
-                  ("completed", "truncated", "aborted", "failed", "timed_out", "filtered"),
+                  its own), ``group_size`` (0: as the stash has it), ``visit``,
+                  ``subsequence_index``, ``last_subsequence``, ``attempt``, ``source_id``,
+                  ``n_prompt``, ``status`` ("completed", "truncated", "aborted", "failed",
+                  "timed_out", "filtered"),
                   ``policy_version`` (a number; runs [[start token, version], ...]; or a number
                   per token. A batch shows runs; ``policy_version_min`` and ``_max`` are those of
-                  the generated tokens, and can be given instead), ``reward``, ``created_ns``,
+                  the generated tokens, and can be given instead), ``reward`` (NaN: as
+                  ``bad_reward`` of the stash says), ``created_ns``,
                   ``finished_ns``, ``origin``.
                 * ``source``; ``user`` (bytes or text: it comes back as it was given);
                   ``messages``, ``generation_params``, ``overrides``, ``group_overrides``,

@@ -23,7 +23,7 @@ def to_bytes(size: int | str) -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size)
         if match is None or match[2].lower() not in _UNITS:
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"invalid size {size!r}: give a number of bytes, or text such as '256MiB'"
             )
         return int(float(match[1]) * _UNITS[match[2].lower()])
@@ -41,7 +41,7 @@ class Column:
 
     def __init__(self, dtype: object, *, per: str = "token", dims: tuple[int, ...] = ()) -> None:
         if per not in {"token", "record"}:
-            raise ValueError(f"per is {per!r}: use 'token' or 'record'")
+            raise InvalidArgumentError(f"per is {per!r}: use 'token' or 'record'")
         self.dtype = dtype_name(dtype)
         self.per = per
         self.dims = tuple(dims)

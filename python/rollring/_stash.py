@@ -90,7 +90,9 @@ class Stash:
         }
         given = {name: amount for name, amount in targets.items() if amount is not None}
         if len(given) > 1:
-            raise ValueError(f"a batch has exactly one target: choose one of {', '.join(given)}")
+            raise InvalidArgumentError(
+                f"a batch has exactly one target: choose one of {', '.join(given)}"
+            )
         options: dict[str, Any] = {
             **policies,
             **given,

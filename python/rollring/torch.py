@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ._batch import Batch
 from ._reader import Reader
+from .errors import InvalidArgumentError
 
 __all__ = ["ShareDataset", "received_tickets"]
 
@@ -53,7 +54,7 @@ class ShareDataset(IterableDataset[dict[str, torch.Tensor]]):  # type: ignore[mi
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         worker = get_worker_info()
         if worker is not None and worker.num_workers > 1:
-            raise ValueError(
+            raise InvalidArgumentError(
                 "each ticket belongs to one rank: a DataLoader of a ShareDataset may have at "
                 "most one worker"
             )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,10 +203,45 @@ def test_an_option_that_is_wrong_is_named(ring: str, options: dict[str, Any], ma
 
 
 def test_an_option_of_a_ring_that_is_wrong_is_named(ring: str) -> None:
-    with pytest.raises(rr.InvalidArgumentError, match="lanes: 'two'"):
+    with pytest.raises(rr.InvalidArgumentError, match="lanes must be an integer .*, not 'two'"):
         rr.create(f"{ring}-other", lanes="two")  # type: ignore[arg-type]
     with pytest.raises(rr.InvalidArgumentError, match="lane_bytes is 0 B"):
         rr.create(f"{ring}-other", lane_bytes=0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: rr.create("zz", lane_bytes="5parsec"),
+        lambda: rr.Column("f32", per="batch"),
+        lambda: rr.Stash("zz", batch_groups=1, batch_tokens=1),
+    ],
+)
+def test_a_wrong_argument_is_an_error_of_rollring(call: Callable[[], object]) -> None:
+    with pytest.raises(rr.InvalidArgumentError):
+        call()
+
+
+# Errors within these are caught by their callers.
+CAUGHT = ("demo/load.py", "demo/sides.py", "rollouts/_text.py")
+
+
+def test_no_module_raises_an_error_that_is_not_of_rollring() -> None:
+    package = Path(rr.__file__).parent
+    bare = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "raise ValueError(" in path.read_text(encoding="utf-8")
+    ]
+    assert set(bare) <= set(CAUGHT), bare
+
+
+def test_negative_token_ids_and_a_size_of_zero_travel(one: Any) -> None:
+    producer, stash = one
+    producer.push("a", group_size=0, token_ids=[-200, 1])
+    batch, sequence = only(stash)
+    with batch:
+        assert sequence.token_ids.tolist() == [-200, 1]
 
 
 HALF = "half \ud835 of a pair"

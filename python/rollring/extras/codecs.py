@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..adapters import NUMPY_DTYPES, TEXTS, decoded
-from ..errors import BadRecordError
+from ..errors import BadRecordError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -74,7 +74,7 @@ class TrajectoryCodec:
         try:
             return fields.pop("instance_id"), fields
         except KeyError:
-            raise ValueError(
+            raise InvalidArgumentError(
                 "a trajectory needs an 'instance_id', which names its prompt"
             ) from None
 
@@ -111,7 +111,9 @@ class OpaqueRecords:
                 if self._plain:
                     return _core.decode_plain(memory, offset, nbytes)
                 return self._codec.decode(memoryview(memory)[offset : offset + nbytes])
-        raise ValueError("this record is not an item of a RingQueue: another producer sent it")
+        raise InvalidArgumentError(
+            "this record is not an item of a RingQueue: another producer sent it"
+        )
 
 
 _ARRAY, _SCALAR, _TENSOR = range(3)

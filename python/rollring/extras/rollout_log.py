@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..adapters import shown, unpicklable
-from ..errors import RollringError
+from ..errors import InvalidArgumentError, RollringError
 
 if TYPE_CHECKING:
     from .. import Batch, Member, Stash
@@ -383,10 +383,10 @@ def log(
 
     Raises:
         TypeError: There is no way to log to ``to``.
-        ValueError: ``every`` or ``samples_every`` is below 1.
+        InvalidArgumentError: ``every`` or ``samples_every`` is below 1.
     """
     if every < 1 or samples_every < 1:
-        raise ValueError("every and samples_every count batches: at least 1")
+        raise InvalidArgumentError("every and samples_every count batches: at least 1")
     places = to if isinstance(to, (list, tuple)) else [to]
     made = RolloutLog(
         stash,

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _core
 from ..adapters import NUMPY_DTYPES, Closes, dtype_name, shown, to_bytes, torch_dtype
-from ..errors import NotStoredError
+from ..errors import InvalidArgumentError, NotStoredError
 from .codecs import Codec, PlainCodec
 
 # The form in which a value was put, in its tag.
@@ -194,7 +194,7 @@ class Store(Closes):
         """
         named = [("", "")] * len(values) if keys is None else keys
         if len(named) != len(values):
-            raise ValueError(f"{len(values)} values, but {len(named)} keys")
+            raise InvalidArgumentError(f"{len(values)} values, but {len(named)} keys")
         given = [
             block_of(value, *key, self._codec) for value, key in zip(values, named, strict=True)
         ]
@@ -211,7 +211,7 @@ class Store(Closes):
         for column, values in columns.items():
             count = values.size(0) if getattr(values, "is_nested", False) else len(values)
             if count != len(keys):
-                raise ValueError(f"{len(keys)} keys, but {count} values of {column!r}")
+                raise InvalidArgumentError(f"{len(keys)} keys, but {count} values of {column!r}")
             given += blocks_of(column, values, keys, self._codec)
         at = iter(self._core.put([block for block, _ in given], timeout))
         return {column: list(itertools.islice(at, len(keys))) for column in columns}

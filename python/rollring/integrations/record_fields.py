@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -77,7 +79,7 @@ def _column(record: Any, name: str, dtype: type, length: int) -> Any:
         return None
     made: npt.NDArray[Any] = np.array(value, dtype)
     if made.shape != (length,):
-        raise ValueError(f"'{name}' has shape {list(made.shape)} for {length} tokens")
+        raise InvalidArgumentError(f"'{name}' has shape {list(made.shape)} for {length} tokens")
     return made
 
 
@@ -85,17 +87,20 @@ def tokens(record: Any) -> Tokens:
     """The token columns of a record.
 
     Raises:
-        ValueError: It has no tokens (a member that failed), or a column is not one row a token.
+        InvalidArgumentError: It has no tokens (a member that failed), or a column is not one row
+            a token.
     """
     ids = field(record, "token_ids")
     if ids is None:
-        raise ValueError(f"record {name(record)} has no token_ids")
+        raise InvalidArgumentError(f"record {name(record)} has no token_ids")
     ids = np.array(ids, np.int32)
     if ids.ndim != 1:
-        raise ValueError(f"'token_ids' has shape {list(ids.shape)}: it must be one row of tokens")
+        raise InvalidArgumentError(
+            f"'token_ids' has shape {list(ids.shape)}: it must be one row of tokens"
+        )
     n_prompt = int(field(record, "n_prompt") or 0)
     if n_prompt > ids.size:
-        raise ValueError(f"'n_prompt' is {n_prompt} for {ids.size} tokens")
+        raise InvalidArgumentError(f"'n_prompt' is {n_prompt} for {ids.size} tokens")
     mask = _column(record, "loss_mask", bool, ids.size)
     if mask is None:
         mask = np.arange(ids.size) >= n_prompt
@@ -119,7 +124,7 @@ def push_fields(
     """The token columns as fields of `Producer.push`: the way back of `tokens`.
 
     Raises:
-        ValueError: A column is not one row a token.
+        InvalidArgumentError: A column is not one row a token.
     """
     given = {"token_ids": token_ids, "loss_mask": loss_mask, "logprobs": logprobs}
     made = tokens({**given, "n_prompt": n_prompt})
@@ -155,7 +160,8 @@ def advantage(record: Any) -> float | None:
     """The one advantage that its column says of all tokens that are trained on; None without one.
 
     Raises:
-        ValueError: It differs between them: a system that takes one number cannot have it.
+        InvalidArgumentError: It differs between them: a system that takes one number cannot have
+            it.
     """
     column = field(record, "advantages")
     if column is None:
@@ -165,7 +171,7 @@ def advantage(record: Any) -> float | None:
     if trained.size == 0:
         return 0.0
     if (trained != trained[0]).any():
-        raise ValueError(
+        raise InvalidArgumentError(
             f"record {name(record)} has an advantage per token, not one for the record"
         )
     return float(trained[0])

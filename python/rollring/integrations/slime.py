@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any
 
 from .. import Batch, Group, Stash
-from ..errors import TimedOutError
+from ..errors import InvalidArgumentError, TimedOutError
 from ..extras import RingQueue
 from .record_fields import field, oldest_version, tokens
 
@@ -136,7 +136,7 @@ def generate_rollout(args: Any, rollout_id: int, data_source: Any, evaluation: b
     """
     global _run
     if evaluation:
-        raise ValueError("rollring has no evaluation: pass --eval-function-path to slime")
+        raise InvalidArgumentError("rollring has no evaluation: pass --eval-function-path to slime")
     sample_type = importlib.import_module("slime.utils.types").Sample
     output_type = importlib.import_module("slime.rollout.base_types").RolloutFnTrainOutput
     run = _run = _run or _Run(args)

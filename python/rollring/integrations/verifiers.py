@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import InvalidArgumentError
 from .record_fields import push_fields
 
 _Columns = Mapping[str, Callable[[Any], Any]]
@@ -106,7 +107,7 @@ def _samples(trace: Any, columns: _Columns) -> Iterator[tuple[Any, dict[str, Any
             continue
         ids, mask = branch.token_ids, np.asarray(branch.sampled_mask, np.uint8)
         if len(ids) != mask.size:
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"branch {branch.index} of trace {trace.id} has {len(ids)} tokens, but a mask "
                 f"of {mask.size}"
             )
@@ -115,7 +116,7 @@ def _samples(trace: Any, columns: _Columns) -> Iterator[tuple[Any, dict[str, Any
             trained.update(map(id, branch.nodes))
             yield branch, _of_branch(branch, ids, fresh, columns)
         elif not mask.any() and any(node.sampled and not node.token_ids for node in branch.nodes):
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"branch {branch.index} of trace {trace.id} has messages of the model without "
                 "token ids: only the train client of verifiers requests them"
             )
@@ -175,7 +176,9 @@ def _versions(episode: Any, given: int | tuple[int, int] | None) -> dict[str, in
 def _key(episode: Any, group: str | None) -> str:
     key = group or (episode.group.id if episode.group is not None else episode.task.key)
     if not key:
-        raise ValueError(f"episode {episode.id} has neither a group nor a task key: pass group=")
+        raise InvalidArgumentError(
+            f"episode {episode.id} has neither a group nor a task key: pass group="
+        )
     return str(key)
 
 
@@ -223,8 +226,8 @@ def records(
             None.
 
     Raises:
-        ValueError: The episode has more traces than ``members``, no key, or messages of the model
-            without tokens. The text names it.
+        InvalidArgumentError: The episode has more traces than ``members``, no key, or messages of
+            the model without tokens. The text names it.
     """
     traces = [
         trace
@@ -233,7 +236,9 @@ def records(
     ]
     wanted = max(1, len(traces)) if members is None else members
     if len(traces) > wanted:
-        raise ValueError(f"episode {episode.id} has {len(traces)} traces instead of {wanted}")
+        raise InvalidArgumentError(
+            f"episode {episode.id} has {len(traces)} traces instead of {wanted}"
+        )
     common: dict[str, Any] = {
         "instance_id": _key(episode, group),
         "visit": visit,

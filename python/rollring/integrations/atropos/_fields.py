@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InvalidArgumentError
+
 MASKED = np.int32(-100)  # of their dtype: a plain int is converted at each comparison
 ORIGIN = 2  # the fields that `rollring consume --output` writes back as a group of Atropos
 # Of a member: the key of the group, and the column.
@@ -52,7 +54,7 @@ def _column(key: str, values: Sequence[Any], tokens: Sequence[Any]) -> list[Any]
 def _masks(ids: Any, masks: Sequence[int]) -> dict[str, Any]:
     labels = np.asarray(masks, np.int32)
     if labels.shape != ids.shape:
-        raise ValueError(f"'masks' has {labels.size} entries for {ids.size} tokens")
+        raise InvalidArgumentError(f"'masks' has {labels.size} entries for {ids.size} tokens")
     # Over all tokens of all groups: no part of them is copied, and nothing is looked at twice.
     trained = labels != MASKED
     first = int(trained.argmax()) if labels.size else 0
@@ -77,19 +79,19 @@ def records(
         created_ns: When it was made; the server hands out groups in this order.
 
     Raises:
-        ValueError: Its lists do not belong together; the text names the field.
+        InvalidArgumentError: Its lists do not belong together; the text names the field.
     """
     tokens = group["tokens"]
     size = len(tokens)
     if size == 0:
-        raise ValueError("'tokens' has no members")
+        raise InvalidArgumentError("'tokens' has no members")
     columns: dict[str, list[Any]] = {}
     by_member: dict[str, Sequence[Any]] = {}
     extra: dict[str, Any] = {}
     for key, value in group.items():
         of_members = key in _BY_TOKEN or key in _BY_MEMBER or key in _TAKEN[:3]
         if value is not None and of_members and len(value) != size:
-            raise ValueError(f"'{key}' has {len(value)} entries for {size} members")
+            raise InvalidArgumentError(f"'{key}' has {len(value)} entries for {size} members")
         if key in _TAKEN[:3] or (key in _TAKEN and value is not None):
             continue
         if key in _BY_TOKEN and value is not None and any(one is not None for one in value):

@@ -27,6 +27,7 @@ import numpy as np
 import ray
 
 from ... import RollringError
+from ...errors import InvalidArgumentError
 
 _log = logging.getLogger("rollring")
 
@@ -186,7 +187,7 @@ class Incoming:
             spans.append(span)
             at += room
         if number in self._held:  # its memory is being read
-            raise ValueError(f"parcel {number} came twice")
+            raise InvalidArgumentError(f"parcel {number} came twice")
         self._held[number] = buffer
         self._give(self, bytes(index), spans, places, number)
         return True

@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from ... import RollringError, WeightPublisher
+from ...errors import InvalidArgumentError
 from ._weight_channel import Arrival, NodeChannel
 from ._weight_layout import Span, VersionMemory, WeightLayout
 
@@ -201,7 +202,7 @@ class HostChannel(NodeChannel[HostArrival]):
             await asyncio.sleep(LOOK_S)
 
     def lend(self, version: int, at: int, nbytes: int) -> Any:
-        """Bytes of the version that counts, for another node. ValueError: it is another one."""
+        """Bytes of the version that counts, for another node. InvalidArgumentError: another."""
         if self._held is None or self.held != version:
-            raise ValueError(f"this node has version {self.held}, not {version}")
+            raise InvalidArgumentError(f"this node has version {self.held}, not {version}")
         return self._held.read(at, nbytes)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...adapters import NUMPY_DTYPES
+from ...errors import InvalidArgumentError
 from ...relay import Piece, TensorAt
 
 ALIGNED = 512  # as in the slots of a channel, so that runs of tensors stay runs
@@ -124,9 +125,9 @@ class VersionMemory:
         return self._bytes[at : at + nbytes].copy()
 
     def run(self, at: int, nbytes: int) -> memoryview:
-        """To write into. ValueError: it has none such."""
+        """To write into. InvalidArgumentError: it has none such."""
         if at + nbytes > self._bytes.nbytes:
-            raise ValueError("bytes of another layout")
+            raise InvalidArgumentError("bytes of another layout")
         return self._bytes[at : at + nbytes].data
 
     def write(self, spans: list[Span], data: Any) -> None:

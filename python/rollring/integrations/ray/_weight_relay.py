@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import RollringError, remove, stat_ring
+from ...errors import InvalidArgumentError
 from ...stat import stat_weights
 from ._actors import end_with, this_node
 from ._carried import note
@@ -248,7 +249,7 @@ class WeightRelay:
         channel = self._channel
         if isinstance(channel, HostChannel) and channel.trainer == trainer and channel.has_payload:
             return channel.lend(version, at, nbytes)
-        raise ValueError(f"this node has no version of publisher {trainer}")
+        raise InvalidArgumentError(f"this node has no version of publisher {trainer}")
 
     def _on_gpu(self, session: str, version: int) -> tuple[GpuChannel, GpuArrival] | None:
         channel, found = self._channel, self._arriving(session, version)

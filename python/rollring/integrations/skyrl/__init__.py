@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import Producer, RollringError, Stash, create
-from ...errors import TimedOutError
+from ...errors import InvalidArgumentError, TimedOutError
 from ...extras import RequestBoard
 from ._rows import STOP_ERROR, failed_record, requests_of, row_of, why_failed
 from ._workers import serve as serve
@@ -78,7 +78,7 @@ class RollringGenerator:
         **ring_options: Unpack[RingOptions],
     ) -> None:
         if on_missing not in {"mask", "raise"}:
-            raise ValueError(f"on_missing is {on_missing!r}: use 'mask' or 'raise'")
+            raise InvalidArgumentError(f"on_missing is {on_missing!r}: use 'mask' or 'raise'")
         create(ring, exist_ok=True, **ring_options)
         self._pad = pad_token_id
         self._timeout = timeout
@@ -111,7 +111,8 @@ class RollringGenerator:
 
         Raises:
             RollringError: With ``on_missing="raise"``: a rollout is missing; the text names it.
-            ValueError: The input names a rollout twice, or a worker's record has no row of SkyRL's.
+            InvalidArgumentError: The input names a rollout twice, or a worker's record has no row
+                of SkyRL's.
         """
         self._visit += 1
         items = requests_of(input_batch, self._visit)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...errors import InvalidArgumentError
 from .. import record_fields
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ def requests_of(given: Mapping[str, Any], visit: int) -> list[dict[str, Any]]:
     else:
         keys = [(str(name.instance_id), int(name.repetition_id)) for name in names]
     if len(keys) != len(prompts):
-        raise ValueError(f"{len(keys)} trajectory_ids for {len(prompts)} prompts")
+        raise InvalidArgumentError(f"{len(keys)} trajectory_ids for {len(prompts)} prompts")
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
-        raise ValueError(f"rollout {twice[0][0]!r} #{twice[0][1]} is requested twice")
+        raise InvalidArgumentError(f"rollout {twice[0][0]!r} #{twice[0][1]} is requested twice")
     sizes = Counter(instance_id for instance_id, _ in keys)
     about = given.get("batch_metadata")
     common = {
@@ -71,13 +72,13 @@ def row_of(member: Member | None, pad_token_id: int, logprobs: bool) -> dict[str
             "trajectory_generation_times": 0.0,
         }
     if len(member.sequences) != 1:
-        raise ValueError(
+        raise InvalidArgumentError(
             f"rollout {record_fields.name(member.sequences[0])} has {len(member.sequences)} "
             "sequences: SkyRL's rows have one"
         )
     record = member.sequences[0]
     if logprobs and record.logprobs is None:
-        raise ValueError(
+        raise InvalidArgumentError(
             f"rollout {record_fields.name(record)} has no logprobs: send them, or make the "
             "generator with logprobs=False"
         )

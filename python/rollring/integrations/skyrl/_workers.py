@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import Producer, RollringError
-from ...errors import ClosedError
+from ...errors import ClosedError, InvalidArgumentError
 from ...extras import Request, RequestBoard
 from ._rows import key_of
 
@@ -33,7 +33,7 @@ def _record(item: Mapping[str, Any], rollout: Rollout, begun: float) -> dict[str
         begun: When, by the monotonic clock.
 
     Raises:
-        ValueError: It has an unknown field, or one that is not as long as the response.
+        InvalidArgumentError: It has an unknown field, or one that is not as long as the response.
     """
     given = dict(rollout)
     prompt = list(given.pop("prompt_ids"))
@@ -41,12 +41,14 @@ def _record(item: Mapping[str, Any], rollout: Rollout, begun: float) -> dict[str
     mask, logprobs = given.pop("loss_mask", None), given.pop("logprobs", None)
     reward, stop_reason = given.pop("reward"), given.pop("stop_reason", "stop")
     if given:
-        raise ValueError(f"a rollout has no field {', '.join(map(repr, given))}")
+        raise InvalidArgumentError(f"a rollout has no field {', '.join(map(repr, given))}")
     before = [0] * len(prompt)
 
     def column(name: str, values: Any) -> Any:
         if len(values) != len(response):
-            raise ValueError(f"'{name}' has {len(values)} entries for {len(response)} tokens")
+            raise InvalidArgumentError(
+                f"'{name}' has {len(values)} entries for {len(response)} tokens"
+            )
         return [*before, *values]
 
     fields: dict[str, Any] = {

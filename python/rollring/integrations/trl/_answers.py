@@ -13,6 +13,7 @@ from ...adapters import HeldVersion
 from ...errors import (
     ClosedError,
     ForkedError,
+    InvalidArgumentError,
     PeerGoneError,
     RingNotFoundError,
     VersionAbortedError,
@@ -101,7 +102,9 @@ def _records(
 ) -> Iterator[dict[str, Any]]:
     """Completions as the fields of `Producer.push`."""
     if len(answers) != item["count"]:
-        raise ValueError(f"{len(answers)} completions for {item['count']} that were asked for")
+        raise InvalidArgumentError(
+            f"{len(answers)} completions for {item['count']} that were asked for"
+        )
     for member, answer in enumerate(answers):
         given = dict(answer)
         prompt, completion = list(given.pop("prompt_ids")), list(given.pop("completion_ids"))
@@ -118,12 +121,14 @@ def _records(
         if (reward := given.pop("reward", None)) is not None:
             fields["reward"] = float(reward)
         if given:
-            raise ValueError(f"a completion has no field {', '.join(map(repr, given))}")
+            raise InvalidArgumentError(f"a completion has no field {', '.join(map(repr, given))}")
         for name, values in columns.items():
             if values is None:
                 continue
             if len(values) != len(completion):
-                raise ValueError(f"'{name}' has {len(values)} values for {len(completion)} tokens")
+                raise InvalidArgumentError(
+                    f"'{name}' has {len(values)} values for {len(completion)} tokens"
+                )
             fields[name] = [*[0] * len(prompt), *values]
         yield fields
 

@@ -7,6 +7,7 @@ import importlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
+from ...errors import InvalidArgumentError
 from ...extras import PlainCodec, RingQueue
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ PACKAGES = {"grpo": "async_grpo", "distillation": "async_distillation"}
 def theirs_of(kind: str) -> Any:
     """Their module of rollout workers, for a kind of trainer."""
     if kind not in PACKAGES:
-        raise ValueError(f"kind is {kind!r}: choose one of {', '.join(PACKAGES)}")
+        raise InvalidArgumentError(f"kind is {kind!r}: choose one of {', '.join(PACKAGES)}")
     return importlib.import_module(f"trl.experimental.{PACKAGES[kind]}.async_rollout_worker")
 
 

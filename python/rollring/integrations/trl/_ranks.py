@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from ... import RollringError
+from ...errors import InvalidArgumentError
 
 T = TypeVar("T")
 
@@ -113,7 +114,7 @@ def whole_tensors(parameters: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
     for name, tensor in parameters:
         # As ZeRO-3 and FSDP1 mark them.
         if hasattr(tensor, "ds_id") or hasattr(tensor, "_fsdp_flattened"):
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"parameter {name!r} is divided among the ranks by DeepSpeed ZeRO-3 or by FSDP1, "
                 "whose weights are not sent: use FSDP2 or ZeRO up to 2, or say weights=False and "
                 "give the workers the weights in another way"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ... import RollringError, Stash, create
-from ...errors import TimedOutError
+from ...errors import InvalidArgumentError, TimedOutError
 from ...extras import RequestBoard
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RolloutRequests:
         for start in range(0, len(prompts), count):
             same = prompts[start : start + count]
             if any(each != same[0] for each in same):
-                raise ValueError(
+                raise InvalidArgumentError(
                     f"prompts {start} to {start + len(same) - 1} differ: TRL gives each prompt "
                     f"{count} times in a row"
                 )

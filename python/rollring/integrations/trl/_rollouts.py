@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...errors import InvalidArgumentError
 from .. import record_fields
 from ._ranks import of_all_ranks, on_first_rank, whole_tensors
 from ._requests import RolloutRequests
@@ -117,7 +118,7 @@ class RingRollouts:
             return
         model = trainer.accelerator.unwrap_model(trainer.model)
         if hasattr(model, "peft_config"):
-            raise ValueError(
+            raise InvalidArgumentError(
                 "RingRollouts does not send LoRA adapters: train the whole model, or say "
                 "weights=False and give the workers the weights in another way"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import InvalidArgumentError
 from .. import record_fields
 
 
@@ -57,7 +58,7 @@ def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str
     """A record as the fields of `async_distillation`'s RolloutSample.
 
     Raises:
-        ValueError: It has no ``topk_ids`` and ``topk_logprobs``, the teacher's answer.
+        InvalidArgumentError: It has no ``topk_ids`` and ``topk_logprobs``, the teacher's answer.
     """
     made = _common(record, version)
     del made["old_log_probs"]
@@ -67,7 +68,9 @@ def distillation_fields(record: Any, *, group_id: int, version: int) -> dict[str
     ):
         column = record_fields.field(record, ours)
         if column is None:
-            raise ValueError(f"record {record_fields.name(record)} has no {ours} of a teacher")
+            raise InvalidArgumentError(
+                f"record {record_fields.name(record)} has no {ours} of a teacher"
+            )
         made[theirs] = np.array(column, dtype)
     extra = record_fields.field(record, "extra")
     teacher = extra.get("teacher_id", "") if isinstance(extra, Mapping) else ""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ... import Group, Stash, WeightPublisher, check, stat_ring
 from ...adapters import find_or_create
-from ...errors import BusyError, ClosedError, NoProgressError, TimedOutError
+from ...errors import BusyError, ClosedError, InvalidArgumentError, NoProgressError, TimedOutError
 from ...stat import stat_stash
 from .. import record_fields
 from ._callback import callback_of
@@ -120,9 +120,11 @@ class RingRolloutWorker:
             ("versions", versions, ("worker", "publisher")),
         ):
             if value not in known:
-                raise ValueError(f"{name} is {value!r}: choose one of {', '.join(known)}")
+                raise InvalidArgumentError(f"{name} is {value!r}: choose one of {', '.join(known)}")
         if targets := [name for name in options if name.startswith("batch_")]:
-            raise ValueError(f"{targets[0]}: the trainer makes batches, of groups one by one")
+            raise InvalidArgumentError(
+                f"{targets[0]}: the trainer makes batches, of groups one by one"
+            )
         self.ring = ring
         self.rollout_buffer = _Samples(self)
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
@@ -246,7 +248,7 @@ class RingRolloutWorker:
             raise ClosedError(f"the rollout worker of ring {self.ring} was stopped", "closed")
         if self._stash is None:
             if self._acknowledge == "save" and not self._called_back:
-                raise ValueError(
+                raise InvalidArgumentError(
                     "acknowledge='save' needs a callback: trainer.add_callback(worker.callback())"
                 )
             self._sample = theirs_of(self._kind).RolloutSample
@@ -376,7 +378,7 @@ class RingRolloutWorker:
             return computed
         carried = record_fields.advantage(record)
         if carried is None:
-            raise ValueError(f"record {record_fields.name(record)} has no 'advantages'")
+            raise InvalidArgumentError(f"record {record_fields.name(record)} has no 'advantages'")
         return carried
 
     def _version_of(self, record: Any) -> int:

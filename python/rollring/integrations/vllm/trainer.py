@@ -155,7 +155,7 @@ class RollringTrainer(TrainerEngine):
             RollringError: As `WeightPublisher`.
         """
         if source is None:
-            raise ValueError("the backend 'rollring' sends whole models: pass a source")
+            raise InvalidArgumentError("the backend 'rollring' sends whole models: pass a source")
         if init_info.pause is not None and init_info.rank == 0:
             Pause.check(client)
         if init_info.one_call and init_info.rank == 0:
