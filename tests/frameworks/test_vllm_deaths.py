@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ import requests
 
 pytest.importorskip("vllm")
 
-from vllm_tiny import PATIENCE, Tensors, of_version, sender  # noqa: E402
+from vllm_tiny import PATIENCE, Tensors, of_version, sender, serving  # noqa: E402
 
 from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient  # noqa: E402
 
@@ -170,6 +171,34 @@ def test_an_engine_is_killed_while_it_is_attached(ring: str, trained: Any, serve
         sender(ring, fleet([server], Stopping(victim, stop)), Tensors(named(trained)))
     assert server.generated() == before
     goes_on(ring, trained, server)
+
+
+def test_the_engine_of_a_server_is_killed(
+    ring: str, trained: Any, servers: Any, tmp_path: Path
+) -> None:
+    """Its API server may keep the trainer's call open, without an answer."""
+    server = servers[0]
+    with serving(trained.folder, tmp_path, 1) as (victim,):
+        armed = False
+
+        def stop(name: str) -> None:
+            if armed and name == IN_THE_SOURCE:
+                victim.kill_engine()
+
+        client = FleetClient([HTTPClient(one.url) for one in (server, victim)])
+        source = Tensors(named(trained), stop)
+        trainer = sender(ring, client, source, staging="out_of_place", slot_bytes=1 << 16)
+        trained.step()
+        trainer.send_weights()
+        old = (trained.tokens(), of_version("0"))
+        assert server.generated() == victim.generated() == old
+        armed = True
+        trained.step()
+        with pytest.raises((OSError, rr.RollringError)):
+            trainer.send_weights()
+        assert server.generated() == old
+        trainer.shutdown()
+        goes_on(ring, trained, server)
 
 
 def goes_on(ring: str, trained: Any, server: Any) -> None:

@@ -260,6 +260,15 @@ class Served:
     def tokens(self) -> list[list[int]]:
         return [choice["token_ids"] for choice in self._choices()]
 
+    def kill_engine(self) -> None:
+        """The process of its engine, and those below it: the API server stays."""
+        import psutil  # one of vLLM's needs
+
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any("VLLM::" in word for word in child.cmdline()):
+                    child.kill()
+
     def stop(self) -> None:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
