@@ -123,7 +123,7 @@ def likeliest(version: int) -> list[list[int]]:
 
 
 def serves(server: Beside, version: int) -> bool:
-    """In its tokens, and in the bytes of what it has not packed for its kernels."""
+    """In its tokens, and in the bytes of the tensors that its kernels take unpacked."""
     trained = digests({name: one.float() for name, one in weights(version, GIVEN).items()})
     served = {name: one for name, one in server.digests().items() if name in trained}
     assert len(served) >= 5

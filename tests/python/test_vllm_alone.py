@@ -1,5 +1,5 @@
 """A trainer in whose process no vLLM is installed sends to a server by HTTP; the engine behind it
-stands on stand-ins of vLLM.
+uses stand-ins of vLLM.
 """
 
 from __future__ import annotations

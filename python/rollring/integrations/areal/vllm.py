@@ -198,11 +198,11 @@ def _refused(what: str) -> Callable[[Any], Any]:
 
 
 def _routes(engine: VllmEngine) -> dict[tuple[str, str], Callable[[dict[str, Any]], Any]]:
-    """What each does with a request's body; a dict is the answer."""
+    """The action of each on a request's body; a dict is the answer."""
     return {
         ("GET", "/health"): lambda _: None,
         ("GET", "/awex/report_parallelism"): lambda _: engine.parallelism(),
-        # Whole tensors come by name: nobody plans with the shards of the engine.
+        # Whole tensors come by name: no side plans with the shards of the engine.
         ("POST", "/awex/report_weight_meta"): lambda _: {"status": "ok", "meta": []},
         ("POST", "/awex/init_colocate_weight_update"): engine.connect,
         ("POST", "/awex/execute_colocate_weight_update"): lambda body: engine.execute(

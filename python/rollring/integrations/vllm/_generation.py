@@ -2,7 +2,7 @@
 nothing of a backport, nor of a build from source.
 
 Its import is refused by a vLLM without both registries of weight transfer backends, those of
-engines and of trainers. Where no vLLM is installed, trainers have what they need from `_alone`.
+engines and of trainers. Where no vLLM is installed, `_alone` has the names that trainers need.
 """
 
 from __future__ import annotations
