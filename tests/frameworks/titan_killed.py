@@ -80,9 +80,10 @@ waits = threading.Event()
 
 
 def staged(self: Any, state: Any) -> Any:
-    """On a thread of its own."""
-    waits.wait()
-    waits.clear()
+    """On a thread of its own, where the trainer says so."""
+    if self._config.use_async_staging:
+        waits.wait()
+        waits.clear()
     return stage(self, state)
 
 
