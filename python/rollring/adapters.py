@@ -317,9 +317,9 @@ def raise_if_failed(done: Future[None]) -> None:
         done.result()
 
 
-def put_checked(put: Callable[[float], None], check: Callable[[], None], timeout: float) -> None:
+def put_checked(put: Callable[[float], object], check: Callable[[], None], timeout: float) -> None:
     """Call ``put``, which takes a timeout, until it is done, and ``check`` in between, which raises
-    when engines make no more room.
+    when engines make no more room. The value that ``put`` returns is dropped.
     """
     until = time.monotonic() + timeout
     while True:
