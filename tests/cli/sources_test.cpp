@@ -218,7 +218,7 @@ TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
     }
 }
 
-TEST_CASE("lines: what begins as no value of JSON is told of the formats") {
+TEST_CASE("lines: a file that does not begin as JSON is told of the formats") {
     const auto ids = ids_of(TextFile("prompt,answer\na,b\n{oops\n").path, {});
     REQUIRE(ids.size() == 3);
     CHECK(
