@@ -113,11 +113,14 @@ std::string Notices::cause_of_drop(const Record& record, DropReason reason) cons
                           numbered ? "a" : "no", numbered ? "none" : "one");
     }
     if (reason == DropReason::late) {
-        return text + fmt::format(
-                          "its group was over before it came: {}another producer or an earlier "
-                          "run had the same instance_id and visit. Give each run, and each pass "
-                          "over the data, its own visit",
-                          options_->deadline ? "the stash's deadline had ended it, or " : "");
+        return text +
+               fmt::format(
+                   "its group was over before it came: it had all its members or was "
+                   "dropped, {}or another producer or an earlier run had the same "
+                   "instance_id and visit. Give each run, and each pass over the data, its "
+                   "own visit",
+                   options_->deadline ? "the stash's deadline had ended it, " : "") +
+               assumed_size();
     }
     if (reason != DropReason::duplicate) return text.append(advice(reason));
     const Member* const there =
@@ -130,15 +133,23 @@ std::string Notices::cause_of_drop(const Record& record, DropReason reason) cons
                               load_sender(core_->map(), there->lane, there->producer_epoch));
 }
 
-std::string Notices::kind_text(std::size_t kind) {
-    if (kind == conflict) return "of another group_size than their group";
-    return fmt::format("dropped as {}", name(static_cast<DropReason>(kind)));
+// "; records without a group_size ...", or nothing.
+std::string Notices::assumed_size() const {
+    if (!groups_->assumes_size()) return {};
+    return fmt::format(
+        "; records without a group_size make groups of {} (the stash's group_size, {} by default)",
+        options_->group_size, StashOptions{}.group_size);
 }
 
 std::string Notices::text_of(std::size_t kind, std::uint64_t count) const {
     const Told& told = told_[kind];
     const std::string_view one = count == 1 ? ": " : ", one of them: ";
-    return fmt::format("{} {}{}{}", counted(count, "record"), kind_text(kind), one, told.example);
+    if (kind == conflict) {
+        return fmt::format("{} of another group_size than their group{}{}",
+                           counted(count, "record"), one, told.example);
+    }
+    return fmt::format("{} dropped as {}{}{}", counted(count, "record"),
+                       name(static_cast<DropReason>(kind)), one, told.example);
 }
 
 void Notices::tell(std::size_t kind, std::int64_t now_ns) {
@@ -212,33 +223,17 @@ std::string Notices::since_batch() const {
     return text;
 }
 
-// A text that has a time-out in front of it repeats only the counts.
-std::string Notices::since_wait() {
-    std::string text;
-    for (std::size_t kind = 0; kind < told_.size(); kind++) {
-        Told& told = told_[kind];
-        if (told.since_batch == 0) continue;
-        text += text.empty() ? "; since the last batch: " : "; ";
-        text += told.explained ? fmt::format("{} {}, as told before",
-                                             counted(told.since_batch, "record"), kind_text(kind))
-                               : text_of(kind, told.since_batch);
-        told.explained = true;
-    }
-    return text;
-}
-
-std::string Notices::waits_for(std::int64_t now_ns) {
+std::string Notices::waits_for(std::int64_t now_ns) const {
     std::string text = fmt::format(
         "{} open, {} of them complete; {} attached", counted(groups_->open_groups(), "group"),
         groups_->ready_groups(), counted(core_->roster().producers(), "producer"));
     text += shown_->oldest_text(groups_named, now_ns);
-    if (groups_->assumes_size() && groups_->open_groups() > groups_->ready_groups()) {
-        text += fmt::format(
-            "; records without a group_size make groups of {} (the stash's "
-            "group_size, {} by default)",
-            options_->group_size, StashOptions{}.group_size);
+    if (groups_->open_groups() > groups_->ready_groups()) text += assumed_size();
+    // With their causes each time: a caller may have shown no text before this one.
+    if (const std::string came = since_batch(); !came.empty()) {
+        text += "; since the last batch: " + came;
     }
-    return text + since_wait();
+    return text;
 }
 
 }  // namespace rollring

@@ -35,16 +35,12 @@ class Notices {
     void tell(std::int64_t now_ns);
     // Later drops count for the next batch.
     void note_batch() {
-        for (Told& told : told_) {
-            told.since_batch = 0;
-            told.explained = false;
-        }
+        for (Told& told : told_) told.since_batch = 0;
     }
     // Text on the records dropped since the last batch; empty if there are none.
     [[nodiscard]] std::string since_batch() const;
-    // Text on the missing members of the oldest groups, and on the dropped records; their causes
-    // are in the first one after a batch.
-    [[nodiscard]] std::string waits_for(std::int64_t now_ns);
+    // Text on the missing members of the oldest groups, and on the dropped records.
+    [[nodiscard]] std::string waits_for(std::int64_t now_ns) const;
 
   private:
     // The counts of one kind of notice.
@@ -52,7 +48,6 @@ class Notices {
         std::uint64_t ever = 0;
         std::uint64_t untold = 0;
         std::uint64_t since_batch = 0;
-        bool explained = false;  // by waits_for(), since the last batch
         std::int64_t told_ns = 0;
         std::string example;  // names a record and the likely cause
         std::uint32_t lane = 0;
@@ -64,8 +59,7 @@ class Notices {
     [[nodiscard]] bool note(std::size_t kind, const Record& record);
     void tell(std::size_t kind, std::int64_t now_ns);
     [[nodiscard]] std::string cause_of_drop(const Record& record, DropReason reason) const;
-    [[nodiscard]] static std::string kind_text(std::size_t kind);
-    [[nodiscard]] std::string since_wait();
+    [[nodiscard]] std::string assumed_size() const;
     [[nodiscard]] std::string text_of(std::size_t kind, std::uint64_t count) const;
     void tell_overdue(std::int64_t now_ns);
 
