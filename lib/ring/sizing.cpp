@@ -21,16 +21,9 @@ constexpr std::uint64_t record_overhead_bytes = 512;
 // one record of an open group without blocking its producer (GroupRoom::lane_share).
 constexpr std::uint64_t records_a_lane = 16;
 
-// The memory that a trainer reserves at first: the board of groups, their keys, and tombstones.
-std::uint64_t board_bytes(const Geometry& geometry) {
-    return geometry.share_seats_offset() - geometry.board_offset();
-}
-
-// The least memory of lanes and a trainer, with all lanes in use.
+// The least memory of a ring, lanes and a trainer, with all lanes in use.
 std::uint64_t taken_bytes(const Geometry& geometry) {
-    return geometry.fixed_bytes() + board_bytes(geometry) +
-           geometry.lane_count * geometry.stride(0) +
-           std::min(geometry.lane_bytes, geometry.spill_bytes);
+    return geometry.fixed_bytes() + geometry.taken_bytes();
 }
 
 std::string overcommitted(const Geometry& geometry) {
@@ -85,7 +78,7 @@ Result<RunSizes> size_run(const RunShape& shape) {
     const std::uint64_t bits = geometry->lane_count * geometry->bits_bytes(0) +
                                geometry->bits_bytes(geometry->spill_lane());
     sizes.lanes_bytes = geometry->lane_count * geometry->lane_bytes;
-    sizes.fixed_bytes = geometry->fixed_bytes() + board_bytes(*geometry) + bits;
+    sizes.fixed_bytes = geometry->fixed_bytes() + geometry->board_bytes() + bits;
     sizes.memory_bytes = sizes.fixed_bytes + sizes.lanes_bytes + sizes.spill_bytes;
     sizes.why = {
         fmt::format("a record: {} tokens x {} B + {} B of header = {}", human_count(shape.tokens),

@@ -147,7 +147,8 @@ std::string shortage(const MemoryBound& bound, std::string_view what, std::uint6
         "{} needs {}{} but {} has {} free of {}: {}, {}, or remove leftovers with "
         "'rollring doctor --fix'",
         what, human_bytes(bytes),
-        all_bytes == 0 ? "" : fmt::format(", and all together {},", human_bytes(all_bytes)),
+        all_bytes == 0 ? ""
+                       : fmt::format(", and all of them and a trainer {},", human_bytes(all_bytes)),
         bound.name, human_bytes(bound.free), human_bytes(bound.total), more, remedy);
 }
 

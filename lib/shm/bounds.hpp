@@ -23,8 +23,8 @@ std::optional<MemoryBound> bound_of_pages(std::uint64_t bytes);
 // process with SIGXFSZ.
 std::optional<MemoryBound> bound_of_length(std::uint64_t bytes);
 
-// "a lane needs 64 MiB but /dev/shm has 3 MiB free of 64 MiB: enlarge it to ..., " `all_bytes`:
-// those of all that will be needed, if `bytes` is a part of it.
+// "a lane needs 64 MiB but /dev/shm has 3 MiB free of 64 MiB: enlarge it to ...".
+// `all_bytes`: of all such parts and a trainer, where `bytes` is that of one part; 0: unknown.
 std::string shortage(const MemoryBound& bound, std::string_view what, std::uint64_t bytes,
                      std::string_view remedy, std::uint64_t all_bytes = 0);
 

@@ -1,6 +1,7 @@
 #pragma once
 // The offsets of the structures of layout.hpp in a ring.
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -114,6 +115,14 @@ struct Geometry {
     }
     [[nodiscard]] constexpr std::uint64_t share_seats_bytes() const {
         return round_up(share_seats * sizeof(ShareSeat), page_bytes);
+    }
+    // of groups, their keys and tombstones together: a trainer reserves them at first
+    [[nodiscard]] constexpr std::uint64_t board_bytes() const {
+        return share_seats_offset() - board_offset();
+    }
+    // that lanes and a trainer reserve at least, once all lanes are in use
+    [[nodiscard]] constexpr std::uint64_t taken_bytes() const {
+        return board_bytes() + lane_count * stride(0) + std::min(lane_bytes, spill_bytes);
     }
     [[nodiscard]] constexpr std::uint64_t segment_bytes() const {
         return share_seats_offset() + share_seats_bytes();

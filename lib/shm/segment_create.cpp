@@ -113,12 +113,10 @@ Result<void> RingMaker::build(int fd) {
     auto laid = lay_out(fd, geometry.segment_bytes(), geometry.fixed_bytes(),
                         "the control memory of a ring", "lower --lanes or --journal-records");
     if (!laid) return laid;
-    if (least_memory_bound().free < geometry.stride(0)) {
-        const std::uint64_t all = geometry.fixed_bytes() + geometry.lane_count * geometry.stride(0);
-        return refused(
-            Errc::not_enough_shared_memory,
-            shortage(least_memory_bound(), fmt::format("each of {} lanes", geometry.lane_count),
-                     geometry.stride(0), "lower --lane-bytes or --lanes", all));
+    if (const MemoryBound least = least_memory_bound(); least.free < geometry.stride(0)) {
+        return refused(Errc::not_enough_shared_memory,
+                       shortage(least, fmt::format("each of {} lanes", geometry.lane_count),
+                                geometry.stride(0), "lower --lane-bytes", geometry.taken_bytes()));
     }
     const auto control_pages = Mapping::of(fd, 0, geometry.fixed_bytes(), true);
     if (!control_pages) {

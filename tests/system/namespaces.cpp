@@ -58,6 +58,9 @@ int docker_default() {
     if (!small_shm("size=64m")) return skipped;
     require_remedy(create_ring("large", {.lane_bytes = 256 * mib}),
                    "create of a ring of large lanes", "enlarge it to 17 GiB");
+    // Two lanes of 8 GiB, and a trainer's first part of the spill, which is as large as a lane.
+    require_remedy(create_ring("two", {.lanes = 2, .lane_bytes = 8 * 1024 * mib}),
+                   "create of a ring of two larger lanes", "enlarge it to 25 GiB");
     require(list_rings().empty(), "a leftover of a ring that could not be made");
     require(create_ring("default").has_value(), "create of the default ring");
     {
