@@ -74,6 +74,7 @@ std::string folder_remedy(const std::string& path) {
 }
 
 std::string foreign_content(std::string_view first, const std::string& path) {
+    first = first.substr(0, content_bytes);  // the rest of a text may hold any character
     for (const Known& one : known) {
         if (!first.starts_with(one.magic)) continue;
         return fmt::format("{}: {}", one.what,

@@ -58,7 +58,8 @@ Result<Lines> Lines::open(const std::string& path, const Selection& selection, b
     if (::fstat(::fileno(lines.file_.get()), &status) != 0) {
         return refuse(Errc::system, errno, "cannot be read");
     }
-    if (S_ISDIR(status.st_mode)) return refuse(Errc::system, 0, folder_remedy(path));
+    if (S_ISDIR(status.st_mode))
+        return refuse(Errc::system, 0, path == "-" ? "is a folder" : folder_remedy(path));
     const bool regular = S_ISREG(status.st_mode) && path != "-";
     lines.streamed_ = !regular && !selection.shuffle && selection.repeat == 1;
     if (!lines.streamed_ &&

@@ -104,7 +104,11 @@ class JsonSource final : public RecordSource {
         counted_ = true;
         Line line;
         for (std::uint64_t place = 0; place < lines_.count(); place++) {
-            if (!lines_.at(place, line) || line.too_long) continue;
+            if (!lines_.at(place, line)) continue;
+            if (line.too_long) {
+                has_bad_ = true;
+                continue;
+            }
             try {
                 census_.take(place, membership_of(parse_json(line.text)));
             } catch (const BadRecord&) {
@@ -205,8 +209,11 @@ std::string JsonSource::size_remark() const {
         return fmt::format("group_size is not given; every group has {} members, so it is {}",
                            common_size_, common_size_);
     }
-    // The sending ends at the bad line, and the group sizes up to there are not those of the file.
-    if (has_bad_ && !skips_bad_) return {};
+    // The members that are counted may not be all of a group.
+    if (has_bad_ && !skips_bad_) {
+        return "group_size is not given, and a bad line keeps members from being counted: give "
+               "--group-size, or group_size in each record";
+    }
     return fmt::format(
         "group_size is not given, and the size of the groups in it is {}: give --group-size, or "
         "group_size in each record",

@@ -185,13 +185,18 @@ TEST_CASE("lines: where a value begins that spans several, and what is cut off")
         REQUIRE(!source);
         CHECK(source.error().message.contains(reason));
     }
+    // A control character behind the bytes that tell a kind of file does not make it one.
+    const auto piped =
+        ids_of(Piped("a header\n" + std::string(600, ' ') + "\x01\n" + line_of(1)).path, {});
+    REQUIRE(piped.size() == 3);
+    CHECK(piped[2] == "q1#0@0");
     // A first line that breaks off anywhere is a bad line, and the others are read.
     const auto rest = ids_of(TextFile("{\"instance_id\":\"q0\",\"tok\n" + line_of(1)).path, {});
     REQUIRE(rest.size() == 2);
     CHECK(rest[1] == "q1#0@0");
 }
 
-TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
+TEST_CASE("lines: a file of another kind is named, with a remedy") {
     const std::string line = line_of(1);
     for (const auto& [text, words] : {
              std::pair{std::string("PAR1\x15\x04"), "a Parquet file: in an environment"},
@@ -218,7 +223,7 @@ TEST_CASE("lines: what is no text of JSON has its name and a remedy") {
     }
 }
 
-TEST_CASE("lines: a file that does not begin as JSON is told of the formats") {
+TEST_CASE("lines: the error of a line that does not begin like JSON names `rollring formats`") {
     const auto ids = ids_of(TextFile("prompt,answer\na,b\n{oops\n").path, {});
     REQUIRE(ids.size() == 3);
     CHECK(
@@ -234,8 +239,14 @@ TEST_CASE("census: before a bad line there is no guess at the size of groups") {
     for (const bool skips_bad : {false, true}) {
         auto source = open_json_source(file.path, Format::rollring, {.skips_bad = skips_bad}, "");
         REQUIRE(source);
-        CHECK(remark_of(**source).contains("the size of the groups in it is 1") == skips_bad);
+        const std::string remark = remark_of(**source);
+        CHECK(remark.contains("the size of the groups in it is 1") == skips_bad);
+        CHECK(remark.contains("a bad line keeps members from being counted") == !skips_bad);
     }
+    auto too_long = open_json_source(TextFile(line + "\n" + line + std::string(200, ' ')).path,
+                                     Format::rollring, {.line_bytes_max = 100}, "");
+    REQUIRE(too_long);
+    CHECK(remark_of(**too_long).contains("a bad line keeps members from being counted"));
     auto plain = open_json_source(TextFile(line).path, Format::rollring, {}, "");
     REQUIRE(plain);
     CHECK(remark_of(**plain).contains("the size of the groups in it is 1"));

@@ -31,6 +31,8 @@ def forbid(stub: Stub) -> Path:
 def every_help(stub: Stub) -> None:
     commands = re.findall(r"^  ([a-z]+)[ \n]", stub.dev("help").stdout, flags=re.MULTILINE)
     assert {"demo", "build", "test", "python", "wheel", "grpo", "docs", "stress"} <= set(commands)
+    for source in ("cli/commands", "python/rollring/demo"):
+        shutil.copytree(ROOT / source, stub.tree / source)
     said, before = forbid(stub), sorted(stub.tree.rglob("*"))
     for command in dict.fromkeys(commands):
         for arguments in ((command, "--help"), (command, "-h"), (command, "--quick", "--help")):
@@ -45,9 +47,6 @@ def every_help(stub: Stub) -> None:
         assert f"unknown command: {typed} (did you mean {meant}?); the commands" in answer, answer
     bare = stub.dev().stdout
     assert bare.count("\n") == 1 and "a command is missing; the commands are: bench " in bare, bare
-    for source in ("cli/commands", "python/rollring/demo"):
-        shutil.copytree(ROOT / source, stub.tree / source)
-    before = sorted(stub.tree.rglob("*"))
     for arguments in (("test", "--bogus"), ("demo", "--bogus"), ("demo", "--python", "--bogus=3"),
                       ("demo", "--input", "x", "--lanes", "3"), ("python", "--bogus")):
         done = stub.dev(*arguments)
