@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import vllm_fakes  # noqa: E402
 from vllm_fakes import WIDE, Source  # noqa: E402
-from vllm_world import Client, made_engine, sending, serves  # noqa: E402
+from vllm_world import PATIENCE, Client, made_engine, sending, serves  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -118,8 +118,9 @@ def test_planning_is_no_arrival(ring: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("silent", ["start", "update", "finish"])
 @pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("pause", [None, "keep"])
 def test_a_server_that_does_not_answer_for_its_dead_engine_is_not_waited_for(
-    ring: str, silent: str, before: bool, monkeypatch: pytest.MonkeyPatch
+    ring: str, silent: str, before: bool, pause: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM's API server may keep the connection of a call to its engine open for minutes.
 
@@ -138,7 +139,7 @@ def test_a_server_that_does_not_answer_for_its_dead_engine_is_not_waited_for(
         theirs(*args)
 
     source = Source(WIDE)
-    with sending(ring, FleetClient([stays, dies]), source) as trainer:
+    with sending(ring, FleetClient([stays, dies]), source, pause=pause) as trainer:
         source.fill(1)
         trainer.send_weights()
         old = stays.engine.model.norm.weight.clone()
@@ -152,8 +153,67 @@ def test_a_server_that_does_not_answer_for_its_dead_engine_is_not_waited_for(
             trainer.send_weights()
         is_new = torch.equal(stays.engine.model.norm.weight, source.tensors["norm"])
         assert is_new or torch.equal(stays.engine.model.norm.weight, old)
+        # Also when it is tried again with the same end.
+        with pytest.raises((rr.PeerGoneError, rr.RejectedError)):
+            trainer.send_weights()
     with sending(ring, stays, source) as trainer:
         source.fill(3)
         trainer.send_weights()
         assert serves(stays.engine.model, source)
+        # The calls that were given up end now: they make no further ones, into other versions.
+        taken = len(stays.calls)
+        never.set()
+        for thread in threading.enumerate():
+            if thread.name in ("rollring-calls", "rollring-fleet"):
+                thread.join(PATIENCE)
+        assert stays.calls[taken:] == []
+        source.fill(4)
+        trainer.send_weights()
+        assert serves(stays.engine.model, source)
+
+
+@pytest.mark.parametrize("silent", ["pause", "resume"])
+def test_a_pause_does_not_wait_for_the_server_of_a_dead_engine(
+    ring: str, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollring.integrations.vllm.trainer import FleetClient
+
+    monkeypatch.setattr(sys.modules[FleetClient.__module__], "ANSWER_S", 0.5)
+    stays, dies = Client(made_engine(WIDE)), Client(made_engine(WIDE, rank=1))
+    never = threading.Event()
+
+    def killed(*_: Any) -> None:
+        dies.engine._leave()
+        never.wait()
+
+    source = Source(WIDE)
+    with sending(ring, FleetClient([stays, dies]), source, pause="keep") as trainer:
+        monkeypatch.setattr(dies, f"{silent}_generation", killed)
+        with pytest.raises(rr.PeerGoneError, match="died, and its server has not answered"):
+            trainer.send_weights()
+        assert stays.calls[-1] == "resume"
+    never.set()
+
+
+def test_an_engine_of_others_may_leave(ring: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on the same channel, and none of the client's."""
+    from rollring.integrations.vllm.trainer import Calls
+
+    monkeypatch.setattr(sys.modules[Calls.__module__], "ANSWER_S", 0.0)
+    alive = {"other"}
+    calls = Calls(Client(made_engine()), ring)
+    monkeypatch.setattr(calls, "_alive", lambda: set(alive))
+    calls.attaching()
+    alive.add("ours")
+    calls.attached()
+    never = threading.Event()
+    begun = calls.begin(lambda _: never.wait() and None)
+    alive.remove("other")
+    for _ in range(2):
+        calls.check(begun)
+    alive.remove("ours")
+    calls.check(begun)  # gone from now on
+    with pytest.raises(rr.PeerGoneError, match="ours of ring"):
+        while True:
+            calls.check(begun)
     never.set()

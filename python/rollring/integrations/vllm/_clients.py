@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
-from ...adapters import LOOK_S, in_background
-from ...errors import PeerGoneError, UnsupportedError
+from ...adapters import LOOK_S, in_background, raise_if_failed
+from ...errors import PeerGoneError, UnsupportedError, VersionAbortedError
 from ...stat import stat_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish, labels_tokens
 from .calls import said
@@ -29,8 +30,11 @@ class FleetClient:
         clients: Of each engine, such as `HTTPVLLMWeightSyncClient`.
     """
 
-    def __init__(self, clients: Sequence[Any]) -> None:
+    def __init__(
+        self, clients: Sequence[Any], _gives_up: Callable[[], bool] = lambda: False
+    ) -> None:
         self.clients = list(clients)
+        self._gives_up = _gives_up
         self._left: list[Future[None]] = []
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
@@ -55,10 +59,9 @@ class FleetClient:
         self._all(lambda client: client.resume_generation())
 
     def settle(self) -> None:
-        """Wait for calls that have not ended, although another engine's has failed. A server whose
-        engine has died may not answer: it is not waited for any longer.
-        """
-        wait(self._left, ANSWER_S)
+        """Wait for calls that have not ended, although another engine's has failed."""
+        while wait(self._left, LOOK_S).not_done and not self._gives_up():
+            pass
 
     def _all(self, call: Callable[[Any], None]) -> None:
         self.settle()
@@ -67,9 +70,32 @@ class FleetClient:
             future.result()
 
 
+class _Until:
+    """A client that refuses calls once `over` is set: those of a version that ended without them
+    would meet the next one.
+    """
+
+    def __init__(self, client: Any, over: threading.Event) -> None:
+        self._client, self._over = client, over
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        @wraps(call)
+        def unless_over(*args: Any, **named: Any) -> Any:
+            if self._over.is_set():
+                raise VersionAbortedError(
+                    f"{name} comes after the end of its version", "version_aborted"
+                )
+            return call(*args, **named)
+
+        return unless_over
+
+
 class Calls:
-    """To a client's engines, beside the caller. The server of an engine that has died may keep its
-    connection open without an answer; the channel knows that the engine is gone.
+    """To a client's engines, beside the caller, one after the other. The server of an engine that
+    has died may keep its connection open without an answer; the channel knows that the engine is
+    gone.
 
     Args:
         client: Of engines.
@@ -78,16 +104,33 @@ class Calls:
 
     def __init__(self, client: Any, ring: str) -> None:
         self._client, self._ring = client, ring
+        self._others: set[str] = set()
         self._engines: set[str] = set()
         self._gone_since: float | None = None
+        self._over = threading.Event()
+        self._guarded = client
+
+    def attaching(self) -> None:
+        """Engines that are there already are not the client's."""
+        self._others = self._alive()
 
     def attached(self) -> None:
         """The engines have attached: the death of one of them is noticed from now on."""
-        self._engines = self._alive()
+        self._engines = self._alive() - self._others
 
-    def begin(self, call: Callable[[], None]) -> Future[None]:
+    def begin(self, call: Callable[[Any], None]) -> Future[None]:
+        """The client that `call` gets refuses its calls once another one has begun, and once
+        `linger` has returned.
+        """
+        self._over.set()
+        self._over = over = threading.Event()
         self._gone_since = None
-        return in_background("rollring-calls", call)
+        if isinstance(self._client, FleetClient):
+            each = [_Until(one, over) for one in self._client.clients]
+            self._guarded = FleetClient(each, self._is_silent)
+        else:
+            self._guarded = _Until(self._client, over)
+        return in_background("rollring-calls", partial(call, self._guarded))
 
     def check(self, begun: Future[None]) -> None:
         """For a caller that waits for engines, now and again.
@@ -99,17 +142,11 @@ class Calls:
         if begun.done():
             begun.result()
             return
-        gone = sorted(self._engines - self._alive())
-        now = time.monotonic()
-        if not gone:
-            self._gone_since = None
-        elif self._gone_since is None:
-            self._gone_since = now
-        elif now > self._gone_since + ANSWER_S:
-            self._engines.difference_update(gone)  # said once
+        if self._is_silent():
+            gone = ", ".join(sorted(self._engines - self._alive()))
             raise PeerGoneError(
-                f"{', '.join(gone)} of ring {self._ring} died, and its server has not answered: "
-                "start it anew, and create the trainer's end again",
+                f"{gone} of ring {self._ring} died, and its server has not answered: start it "
+                "anew, and create the trainer's end again",
                 "peer_gone",
             )
 
@@ -120,11 +157,25 @@ class Calls:
         begun.result()
 
     def linger(self, begun: Future[None]) -> None:
-        """Wait for its end, which is near unless a server does not answer."""
-        if not wait([begun], ANSWER_S).done:
-            _log.warning("an engine's server does not answer, and is not waited for")
-        if isinstance(self._client, FleetClient):
-            self._client.settle()
+        """After a version that is given up: wait for the end of its calls, which is near, but not
+        for the server of an engine that has died.
+        """
+        while not wait([begun], LOOK_S).done:
+            if self._is_silent():
+                _log.warning("the server of a dead engine does not answer, and is not waited for")
+                break
+        self._over.set()
+        if isinstance(self._guarded, FleetClient):
+            self._guarded.settle()
+
+    def _is_silent(self) -> bool:
+        """Whether an engine has been gone so long that its server would have answered."""
+        now = time.monotonic()
+        if not self._engines - self._alive():
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = now
+        return self._gone_since is not None and now > self._gone_since + ANSWER_S
 
     def _alive(self) -> set[str]:
         return {engine["name"] for engine in engines_of(self._ring) if engine["alive"]}
@@ -184,13 +235,13 @@ class Pause:
     """Of the generation of all of a client's engines, if there is to be one.
 
     Args:
-        client: Of engines.
+        calls: To engines.
         mode: vLLM's; None: they generate on.
         ring: Its channel says which of them hold a mixture.
     """
 
-    def __init__(self, client: Any, mode: str | None, ring: str) -> None:
-        self._client, self._mode, self._ring = client, mode, ring
+    def __init__(self, calls: Calls, mode: str | None, ring: str) -> None:
+        self._calls, self._mode, self._ring = calls, mode, ring
         self._begun = False
 
     @staticmethod
@@ -209,11 +260,15 @@ class Pause:
     def begin(self) -> None:
         if self._mode is not None:
             self._begun = True
-            self._client.pause_generation(self._mode)
+            mode = self._mode
+            self._calls.end(self._calls.begin(lambda client: client.pause_generation(mode)))
 
     def end(self) -> None:
         if self._begun:
-            self._client.resume_generation()
+            self._calls.end(self._resume())
+
+    def _resume(self) -> Future[None]:
+        return self._calls.begin(lambda client: client.resume_generation())
 
     def give_up(self) -> None:
         """After a failure: they keep their weights, if each of them has one version."""
@@ -222,8 +277,12 @@ class Pause:
             if self._begun and poisoned:
                 _log.error("generation stays paused: POISONED are %s", ", ".join(poisoned))
                 return
+        if not self._begun:
+            return
         with said("resuming engines"):
-            self.end()
+            begun = self._resume()
+            self._calls.linger(begun)
+            raise_if_failed(begun)
 
 
 def check_one_call(client: Any) -> None:

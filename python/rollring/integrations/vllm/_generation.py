@@ -92,7 +92,8 @@ def make_trainer(init_info: Any, *, client: Any, source: Any) -> Any:
 
 def finish(call: Callable[..., None], version: str | None) -> None:
     """End an update by a client's call, with the version's label where the call takes one."""
-    if version is not None and _takes_version(getattr(call, "__func__", call)):
+    its = inspect.unwrap(call)
+    if version is not None and _takes_version(getattr(its, "__func__", its)):
         call(version)
     else:
         call()

@@ -85,7 +85,7 @@ def start_update(client: Any) -> None:
         return
     except Exception as error:
         _log.warning("the engines accept no update and are asked to end the last one: %s", error)
-    # The first may say what became of its version; the second has nothing to say.
+    # The first may report the end of its version; the second has nothing to report.
     for _ in range(2):
         with said("ending the engines' last update"):
             client.finish_weight_update()

@@ -162,6 +162,7 @@ class RollringTrainer(TrainerEngine):
             check_one_call(client)
         made = cls(init_info, client=client, source=source)
         if made.is_sender:
+            made._calls.attaching()
             try:
                 client.init_weight_transfer_engine(
                     {
@@ -222,7 +223,7 @@ class RollringTrainer(TrainerEngine):
                 checked.result()
             self._sent(transaction)
             return
-        pause = Pause(self.client, self._info.pause, self._info.ring)
+        pause = Pause(self._calls, self._info.pause, self._info.ring)
         beside = self._info.staging == "out_of_place" and not self._info.one_call
         try:
             if not beside:
@@ -237,14 +238,19 @@ class RollringTrainer(TrainerEngine):
         try:
             self._calls.end(sent)
             if not self._info.one_call or labels_tokens():
-                end = partial(finish, self.client.finish_weight_update, str(version))
-                self._calls.end(self._calls.begin(end))
+                self._calls.end(
+                    self._calls.begin(
+                        lambda client: finish(client.finish_weight_update, str(version))
+                    )
+                )
         except Exception as error:
             raise _reason(self._info.ring, error, version) from error
         pause.end()
 
     def _publish(self, publisher: WeightPublisher, version: int) -> Future[None]:
-        """Returns the calls to engines, which have ended, or will not."""
+        """Returns the calls to engines, which have ended unless they are one call: that contains
+        the engines' work after the commit.
+        """
         told: Future[None] | None = None
         try:
             with publisher.begin(version) as transaction:
@@ -263,9 +269,10 @@ class RollringTrainer(TrainerEngine):
                     raise _reason(self._info.ring, error, version) from error
                 if not self._info.one_call:
                     transaction.commit(self._info.deadline_s)
-        finally:
-            if told is not None:  # the version is committed or given up
+        except BaseException:
+            if told is not None:  # the version is given up
                 self._calls.linger(told)
+            raise
         self._sent(transaction)
         return told
 
@@ -284,12 +291,12 @@ class RollringTrainer(TrainerEngine):
         self.version = transaction.version
         self.report = transaction.report
 
-    def _update(self, version: int) -> None:
+    def _update(self, version: int, client: Any) -> None:
         if self._info.one_call:
-            self.client.send_version(version)
+            client.send_version(version)
             return
-        start_update(self.client)
-        self.client.update_weights({"version": version})
+        start_update(client)
+        client.update_weights({"version": version})
 
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
