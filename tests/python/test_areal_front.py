@@ -241,6 +241,32 @@ def test_a_server_that_left_the_channel_attaches_again(trial: Trial) -> None:
     assert trial.vllm.calls.count("init_weight_transfer_engine") == 2
 
 
+def test_a_server_that_was_started_anew_attaches_again(trial: Trial) -> None:
+    trial.connect()
+    trial.update(1)
+    trial.vllm.close()  # the one that is started in its place is not attached
+    with trial.trainer.begin(2 * ATTEMPTS) as transaction:
+        transaction.put("w", np.full(4, 2, np.float32), timeout=PATIENCE)
+        trial.post("resume_memory", {"tags": ["weights"]})
+        with pytest.raises(rr.RollringError, match="'next'"):
+            trial.post("execute_colocate_weight_update", {"version": 2})
+        transaction.abort()
+    trial.update(2, attempt=1)
+    assert trial.vllm.label == "2"
+    assert trial.vllm.calls.count("init_weight_transfer_engine") == 2
+
+
+def test_a_trainer_of_the_same_name_that_is_started_anew_is_followed(trial: Trial) -> None:
+    trial.connect()
+    trial.update(5)
+    trial.trainer.close()
+    rr.remove(trial.ring, force=True)
+    trial.open()
+    trial.connect()
+    trial.update(1)
+    assert (trial.vllm.label, set(trial.vllm.served)) == ("1", {1.0})
+
+
 def test_a_server_that_sleeps_is_woken_by_the_gateways_tags(trial: Trial) -> None:
     trial.connect()
     trial.post("release_memory", {"tags": ["weights", "kv_cache"]})
@@ -251,7 +277,7 @@ def test_a_server_that_sleeps_is_woken_by_the_gateways_tags(trial: Trial) -> Non
     assert memory == ["sleep?level=1", "wake_up?tags=weights", "wake_up?tags=kv_cache"]
 
 
-def test_what_it_cannot_do_is_named(trial: Trial) -> None:
+def test_calls_without_a_way_to_vllm_are_named(trial: Trial) -> None:
     with pytest.raises(rr.RollringError, match="connect with colocate=True"):
         trial.post("execute_colocate_weight_update", {"version": 1})
     with pytest.raises(rr.RollringError, match="between separate GPUs"):

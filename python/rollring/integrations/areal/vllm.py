@@ -72,9 +72,9 @@ class VllmEngine:
         """
         pair = Pair.of(told)
         with self._lock:
-            if pair != self._pair:
-                self._pair, self._is_attached = pair, False
-                self._taken, self._done = -1, None
+            # Also for the pair that it has: trainer or server may have been started anew.
+            self._pair, self._is_attached = pair, False
+            self._taken, self._done = -1, None
             self._attach(pair, TimeLeft(self._settings.deadline_s))
 
     def _attach(self, pair: Pair, left: TimeLeft) -> None:
@@ -142,8 +142,12 @@ class VllmEngine:
             left = TimeLeft(self._settings.deadline_s)
             self._attach(self._pair, left)
             sent = self._sent(self._pair, version, left)
-            start_update(self._calls)
-            self._calls.update_weights({"version": sent})
+            try:
+                start_update(self._calls)
+                self._calls.update_weights({"version": sent})
+            except BaseException:
+                self._is_attached = _has_engines(self._pair)  # not if it was started anew
+                raise
             try:
                 self._calls.finish_weight_update(str(version))
             except BaseException:
@@ -185,6 +189,12 @@ class VllmEngine:
 
     def _is_asleep(self) -> bool:
         return bool(self._calls.ask("GET", "is_sleeping")["is_sleeping"])
+
+
+def _has_engines(pair: Pair) -> bool:
+    with contextlib.suppress(RingNotFoundError):
+        return any(one["alive"] for rank in stat_weights(pair.ring) for one in rank["engines"])
+    return False
 
 
 def _refused(what: str) -> Callable[[Any], Any]:
