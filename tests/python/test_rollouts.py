@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rollring as rr
@@ -274,6 +275,10 @@ def test_what_is_no_file_of_rollouts_is_named(tmp_path: Path) -> None:
         (b'{"input_ids":[1],"n_prompt":2}\n', ":1: 'n_prompt' is 2, but the record has 1 tokens"),
         (b'{"response":[1,2],"score":1}\n', "('response' holds token ids: did you mean "),
         (b'{"prompt":[1],"completion":[2]}\n', "did you mean 'prompt_ids'?"),
+        (b'{"prompt":"a","completion":"b","output":[1]}\n', "the record is text: name a tok"),
+        (b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],'
+         b'"response":[1]}\n', "the record is text: name a tokenizer"),
+        (b'{"prompt_ids":5}\n', "prompt_ids"),
         (b'{"tokens":[1],"token_ids":[1]}\n', "are both present"),
         (b'{"example_id":[1],"tokens":[1]}\n', "neither text nor an integer"),
         (b'{"instance_id":"a","repetition_id":0,"tokens":[1]}\n'
@@ -286,6 +291,14 @@ def test_what_is_no_file_of_rollouts_is_named(tmp_path: Path) -> None:
         assert words in str(found.value), (text, found.value)
     with pytest.raises(FileNotFoundError):
         rr.read_rollouts(str(tmp_path / "none"))
+
+
+def test_an_array_without_an_answer_is_a_bad_record() -> None:
+    from rollring.rollouts._records import Records
+
+    for ids in ([1, 2], []):
+        with pytest.raises(rr.BadRecordError, match="row 1: .*'completion_ids'"):
+            Records(None, ()).fields("row 1", {"prompt_ids": np.array(ids, np.int64)})
 
 
 def test_what_is_read_can_be_pushed(ring: str, tmp_path: Path) -> None:

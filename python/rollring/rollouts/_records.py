@@ -196,7 +196,9 @@ class Records:
 
 def _check_keys(values: Values, row: dict[str, Any], made: dict[str, Any], missing: str) -> None:
     """All missing keys are reported at once. ``missing``: that of the tokens."""
-    begun = missing and (row.get("prompt_ids") or any(key in row for key in _GENERATED))
+    begun = missing and (
+        len(row.get("prompt_ids", ())) > 0 or any(key in row for key in _GENERATED)
+    )
     if "instance_id" in made or begun:
         names = [missing] if missing else []
     else:
@@ -226,9 +228,9 @@ def _is_list_of(value: Any, kind: type) -> bool:
 
 def _conversation(row: dict[str, Any], used: set[str]) -> tuple[Any, Any] | None:
     """The prompt and the generated part, as text or messages."""
-    if any(_is_list_of(row.get(key), int) for pair in _TEXTS for key in pair):
-        return None
     for prompt, answer in _TEXTS:
+        if _is_list_of(row.get(prompt), int) or _is_list_of(row.get(answer), int):
+            continue  # token ids under a key of text
         if prompt in row and answer in row:
             used.update((prompt, answer))
             return row[prompt], row[answer]
