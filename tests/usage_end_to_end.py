@@ -161,6 +161,8 @@ def lanes_without_room_for_a_usual_record_are_warned_of(folder, rollouts):
         _, err = run("create", name, "--lane-bytes", lane_bytes)
         assert f"warning: no record {words}" in err, err
         run("rm", name)
+        assert words in report("create", name, "--lane-bytes", lane_bytes)["warning"]
+        run("rm", name)
     assert "fits into" not in run("create", name, "--lane-bytes", "64KiB")[1]
     run("rm", name)
 

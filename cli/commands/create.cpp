@@ -82,8 +82,11 @@ std::string small_lanes(const CreateOptions& options, const RingStat& stat) {
 }
 
 void report_created(const CreateOptions& options, const RingStat& stat, const RingPlan& plan) {
+    std::string warnings;
     for (const std::string& warning : {plan.warning, small_lanes(options, stat)}) {
-        if (!warning.empty()) warn("warning: " + warning);
+        if (warning.empty()) continue;
+        warn("warning: " + warning);
+        warnings += (warnings.empty() ? "" : "; ") + warning;
     }
     if (options.json) {
         print_json({{"ring", options.ring},
@@ -93,7 +96,7 @@ void report_created(const CreateOptions& options, const RingStat& stat, const Ri
                     {"soft_bytes", stat.soft_bytes},
                     {"spill_bytes", stat.spill_bytes},
                     {"chosen", plan.why.empty() ? Json() : Json(plan.why)},
-                    {"warning", plan.warning.empty() ? Json() : Json(plan.warning)},
+                    {"warning", warnings.empty() ? Json() : Json(warnings)},
                     {"overflow_bytes", stat.overflow_bytes},
                     {"overflow_file", stat.overflow_path},
                     {"group_rows", options.made.group_rows},

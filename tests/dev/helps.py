@@ -48,12 +48,13 @@ def every_help(stub: Stub) -> None:
     bare = stub.dev().stdout
     assert bare.count("\n") == 1 and "a command is missing; the commands are: bench " in bare, bare
     for arguments in (("test", "--bogus"), ("demo", "--bogus"), ("demo", "--python", "--bogus=3"),
-                      ("demo", "--input", "x", "--lanes", "3"), ("python", "--bogus")):
+                      ("demo", "--input", "x", "--lanes", "3"), ("demo", "--lane", "3"),
+                      ("python", "--bogus")):
         done = stub.dev(*arguments)
         lines = done.stdout.splitlines()
         words = (" ".join(arguments).partition("=")[0]).split()
         assert done.returncode == 2 and lines[0] == f"usage: ./dev {words[0]}", (arguments, lines)
-        bogus = "--lanes" if "--lanes" in words else "--bogus"
+        bogus = next(one for one in ("--lanes", "--lane", "--bogus") if one in words)
         assert lines[-1] == f"dev: {words[0]} does not know {bogus}", (arguments, lines)
         assert len(lines) < 25, lines
     for arguments in (("nonsense", "--help"), ("nonsense",)):

@@ -81,8 +81,9 @@ def test_a_key_that_looks_like_a_field_is_read_or_told_once(
     ]
     quiet = {"logprobs": [0, 0], "old_log_probs": [0, 0], "attention_mask": [1, 1], "stats": {}}
     assert read(**quiet, advantage=0.5, difficulty=3, my_own_key=None)[1] == []
-    _, said = run(*CONVERT, write(tmp_path / "scored.jsonl", {"tokens": [1], "n_prompt": 1,
-                                                             "scores": 1}))
+    _, said = run(
+        *CONVERT, write(tmp_path / "scored.jsonl", {"tokens": [1], "n_prompt": 1, "scores": 1})
+    )
     assert said.count("did you mean 'reward'?") == 1, said
 
 
