@@ -144,9 +144,9 @@ def test_rollouts_of_another_process_become_whole_groups(
                         trace = member.sequences[0].extra["trace"]
                         seen[trace] = digest(member)
                         check_member(member, asked.turns[trace], KINDS[member.repetition_id])
-        except TimeoutError:
+        except (TimeoutError, AssertionError) as fault:
             child.kill()
-            pytest.fail(child.communicate()[1])
+            pytest.fail(f"{fault}\n{child.communicate()[1]}")
         said, wrong = child.communicate(timeout=PATIENCE)
         assert child.returncode == 0, wrong
         stats = stash.stats()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import verifiers.v1 as vf
 from renderers.configs import DefaultRendererConfig
+from verifiers.v1.configs.client import ClientTimeoutConfig
 from verifiers.v1.runtimes import SubprocessConfig
 from verifiers.v1.utils.trace_store import append_episode
 
@@ -61,6 +62,7 @@ async def rollout(
         api_key_var="NO_SUCH_KEY",
         renderer=DefaultRendererConfig(),
         renderer_model_name=TOKENIZER,
+        timeout=ClientTimeoutConfig(connect=None),
     )
     task = list(env.taskset)[number]
     (slot,) = env.slots(task)
@@ -71,6 +73,8 @@ async def rollout(
     for node in trace.nodes:
         node.routed_experts = None  # bytes, for which their file has no form
     await append_episode(Path(FOLDER), episode, saving)
+    if trace.has_error and KINDS[repetition] not in ("late", "refused"):
+        print(trace.last_error, file=sys.stderr, flush=True)
     said = {"kind": KINDS[repetition], "trace": trace.id, "digest": digest(trace)}
     print(json.dumps(said), flush=True)
 

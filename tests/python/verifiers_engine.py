@@ -71,10 +71,14 @@ class Engine(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128  # all rollouts of a test connect at once
+
+
 @contextmanager
 def engine() -> Iterator[tuple[str, type[Engine]]]:
     asked = type("Asked", (Engine,), {"turns": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), asked)
+    server = Server(("127.0.0.1", 0), asked)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -49,7 +49,8 @@ class Script(vf.Harness[ScriptConfig]):
         tool_interception_url: str | None = None,
     ) -> vf.ProgramResult:
         kind = self.config.kind
-        client = AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0)
+        # No time-out: the endpoint is in this process, whose imports may hold its loop for seconds.
+        client = AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0, timeout=None)
         chat = [{"role": "user", "content": str(data.prompt)}]
         for turn in range(TURNS[kind]):
             if kind == "refused" and turn == 1:
