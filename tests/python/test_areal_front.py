@@ -28,7 +28,7 @@ class Vllm:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.fails: dict[str, str] = {}
-        self.label = self.refuses = ""
+        self.label = self.refuses = self.breaks = ""
         self.served: Any = None
         self.sleeps = False
         self._open = False
@@ -80,6 +80,10 @@ class Vllm:
         update, self._update = self._update, None
         if update is not None:
             update.adopt(PATIENCE)
+            if self.breaks:
+                self.close()
+                why, self.breaks = self.breaks, ""
+                raise RuntimeError(why)
             self.label = weight_version
         self._open = False
 
@@ -232,25 +236,73 @@ def test_a_version_that_is_refused_is_an_error_and_the_one_before_stays(trial: T
 
 def test_a_server_that_left_the_channel_attaches_again(trial: Trial) -> None:
     trial.connect()
-    trial.vllm.fails["finish_weight_update"] = "it could not be put in place"
+    trial.vllm.breaks = "it could not be put in place"
     with pytest.raises(rr.RollringError, match="could not be put in place"):
         trial.update(1)
-    trial.vllm.close()
     trial.update(2)
     assert trial.vllm.label == "2"
     assert trial.vllm.calls.count("init_weight_transfer_engine") == 2
 
 
-def test_a_server_that_was_started_anew_attaches_again(trial: Trial) -> None:
+def test_asked_again_for_a_committed_version_that_failed_it_repeats_the_error(
+    trial: Trial,
+) -> None:
+    trial.connect()
+    trial.vllm.breaks = "no memory for it"
+    with pytest.raises(rr.RollringError, match="no memory for it"):
+        trial.update(1)
+    taken = trial.vllm.calls.count("update_weights")
+    for _ in range(2):  # the trainer has sent it, and does not send it again
+        with pytest.raises(rr.RollringError, match="1 was committed, .*no memory for it"):
+            trial.post("execute_colocate_weight_update", {"version": 1})
+    assert trial.vllm.calls.count("update_weights") == taken
+    trial.update(1, attempt=1)  # in another update it may
+    assert trial.vllm.label == "1"
+
+
+def test_asked_again_for_a_version_that_was_given_up_it_waits_for_it(trial: Trial) -> None:
+    trial.connect()
+    trial.post("resume_memory", {"tags": ["weights"]})
+    trial.trainer.wait_subscribers(1, PATIENCE)
+
+    def give_up() -> None:
+        with trial.trainer.begin(ATTEMPTS) as transaction:
+            transaction.put("w", np.zeros(4, np.float32), timeout=PATIENCE)
+            transaction.wait_staged(PATIENCE)
+            transaction.abort()
+
+    def send() -> None:
+        trial.trainer.wait_subscribers(1, PATIENCE)
+        with trial.trainer.begin(ATTEMPTS + 1) as transaction:
+            transaction.put("w", np.ones(4, np.float32), timeout=PATIENCE)
+            transaction.commit(PATIENCE)
+
+    for act in (give_up, send):
+        thread = threading.Thread(target=act)
+        thread.start()
+        gives_up = pytest.raises(rr.RollringError, match="given up|abort")
+        with gives_up if act is give_up else contextlib.nullcontext():
+            trial.post("execute_colocate_weight_update", {"version": 1})
+        thread.join()
+    assert (trial.vllm.label, set(trial.vllm.served)) == ("1", {1.0})
+    assert trial.vllm.calls.count("init_weight_transfer_engine") == 1
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_server_that_was_started_anew_attaches_again(trial: Trial, others: int) -> None:
+    trial.told["infer_world_size"] = 1 + others
     trial.connect()
     trial.update(1)
     trial.vllm.close()  # the one that is started in its place is not attached
+    attached = [rr.WeightSubscriber(trial.ring, name="other") for _ in range(others)]
     with trial.trainer.begin(2 * ATTEMPTS) as transaction:
         transaction.put("w", np.full(4, 2, np.float32), timeout=PATIENCE)
         trial.post("resume_memory", {"tags": ["weights"]})
         with pytest.raises(rr.RollringError, match="'next'"):
             trial.post("execute_colocate_weight_update", {"version": 2})
         transaction.abort()
+    for other in attached:
+        other.close()
     trial.update(2, attempt=1)
     assert trial.vllm.label == "2"
     assert trial.vllm.calls.count("init_weight_transfer_engine") == 2

@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from ...adapters import TimeLeft
-from ...errors import RingNotFoundError, TimedOutError, UnsupportedError
+from ...errors import RingNotFoundError, RollringError, TimedOutError, UnsupportedError
 from ...stat import stat_weights
 from ..vllm.calls import ServerCalls, start_update
 from ._channel import ATTEMPTS, Pair
@@ -31,6 +31,7 @@ __all__ = ["VllmEngine", "serve"]
 _log = logging.getLogger("rollring")
 _LOOK_S = 0.02
 _UNDER_WAY = ("filling", "published")
+_OUTSIDE = ("expelled", "refused")
 
 
 class VllmEngine:
@@ -49,7 +50,9 @@ class VllmEngine:
         self._pair: Pair | None = None
         self._is_attached = False
         self._taken = -1  # the last version of the channel that the server has put in place
-        self._done: int | None = None  # AReaL's version, since its gateway has begun an update
+        # Since AReaL's gateway has begun an update:
+        self._done: int | None = None  # AReaL's version that is served
+        self._failed: tuple[int, BaseException] | None = None  # the last version of the channel
 
     def parallelism(self) -> dict[str, int]:
         """Each worker of the server attaches to the channel."""
@@ -74,7 +77,7 @@ class VllmEngine:
         with self._lock:
             # Also for the pair that it has: trainer or server may have been started anew.
             self._pair, self._is_attached = pair, False
-            self._taken, self._done = -1, None
+            self._taken, self._done, self._failed = -1, None, None
             self._attach(pair, TimeLeft(self._settings.deadline_s))
 
     def _attach(self, pair: Pair, left: TimeLeft) -> None:
@@ -128,7 +131,8 @@ class VllmEngine:
 
         Raises:
             RollringError: It was not taken: the server has the version before, or is POISONED,
-                which its log says.
+                which its log says. If the trainer had committed it, asking again within the update
+                gets the same error at once.
             OSError: The server does not answer.
         """
         with self._lock:
@@ -145,15 +149,13 @@ class VllmEngine:
             try:
                 start_update(self._calls)
                 self._calls.update_weights({"version": sent})
-            except BaseException:
-                self._is_attached = _has_engines(self._pair)  # not if it was started anew
-                raise
-            try:
                 self._calls.finish_weight_update(str(version))
-            except BaseException:
-                self._is_attached = False  # it may have left the channel, and then attaches again
+            except BaseException as error:
+                self._failed = sent, error
+                # Not if it was started anew, or left the channel.
+                self._is_attached = _has_all_engines(self._pair)
                 raise
-            self._taken, self._done = sent, version
+            self._taken, self._done, self._failed = sent, version, None
 
     def _sent(self, pair: Pair, version: int, left: TimeLeft) -> int:
         """The number in the channel of AReaL's version, once the trainer sends it."""
@@ -164,6 +166,7 @@ class VllmEngine:
                 is_it = sent // ATTEMPTS == version and sent > self._taken
                 if is_it and one["state"] in _UNDER_WAY:
                     return sent
+            self._refuse_failed(facts)
             return None
 
         return int(
@@ -172,11 +175,23 @@ class VllmEngine:
             )
         )
 
+    def _refuse_failed(self, facts: list[dict[str, Any]]) -> None:
+        """A version that is committed is not sent again within the update, so waiting is vain."""
+        if self._failed is None:
+            return
+        sent, why = self._failed
+        if any(one["committed_version"] == sent for one in facts):
+            raise RollringError(
+                f"version {sent // ATTEMPTS} was committed, and the server has not put it in "
+                f"place: {why}; the next version repairs it",
+                "rejected",
+            )
+
     def resume(self, tags: list[str] | None) -> None:
         """Wake the server, if it sleeps."""
         if "weights" in (tags or ["weights"]):  # the gateway's first call for an update
             with self._lock:
-                self._done = None
+                self._done = self._failed = None
         if not self._is_asleep():
             return
         query = "&".join(f"tags={tag}" for tag in tags or [])
@@ -191,9 +206,10 @@ class VllmEngine:
         return bool(self._calls.ask("GET", "is_sleeping")["is_sleeping"])
 
 
-def _has_engines(pair: Pair) -> bool:
+def _has_all_engines(pair: Pair) -> bool:
     with contextlib.suppress(RingNotFoundError):
-        return any(one["alive"] for rank in stat_weights(pair.ring) for one in rank["engines"])
+        engines = [one for rank in stat_weights(pair.ring) for one in rank["engines"]]
+        return sum(one["alive"] and one["state"] not in _OUTSIDE for one in engines) >= pair.engines
     return False
 
 
