@@ -52,8 +52,10 @@ PUBLIC_EXTRAS = "include/rollring/extras"
 # itself; each with the extras that include it. docs/design.md says why it is not public.
 KIT = {
     "lib/base/fault_point.hpp": ("requests", "store"),
+    "lib/base/fd.hpp": ("recording",),
     "lib/base/human.hpp": ("requests", "store"),
     "lib/base/round_up.hpp": ("memory", "requests"),
+    "lib/base/xxh3.hpp": ("recording",),
     "lib/shm/companion.hpp": ("requests",),
     "lib/shm/doorbell.hpp": ("store",),
     "lib/shm/layout.hpp": ("requests",),

@@ -113,6 +113,7 @@ class Lease {
     friend class LeaseBook;
     friend class Sequences;
     friend class Share;
+    friend class RecordedBatch;  // extras/recording.hpp
     struct State {
         std::uint64_t id;
         std::uint64_t forks;

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -23,6 +24,7 @@
 #include "forked.hpp"
 #include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
+#include "rollring/extras/recording.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/extras/server_seat.hpp"
 #include "rollring/extras/store.hpp"
@@ -277,10 +279,32 @@ void try_requests() {
     require(board.counts().taken == 0, "which is answered");
 }
 
+void try_recording() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = opened(Producer::open(ring.name()), "producer");
+    auto stash = opened(Stash::open(ring.name(), {.batch = BatchTarget::groups(1)}), "stash");
+    for (std::uint32_t i = 0; i < 2; i++) {
+        require(producer.push(draft(i), patience()) == Push::ok, "a member");
+    }
+    Batch batch;
+    require(stash->next(batch, patience()) == NextBatch::batch, "a batch");
+    const auto folder = std::filesystem::temp_directory_path() / ring.name();
+    auto writer = opened(RecordingWriter::open(folder, stash->schema()), "writer");
+    try_in_child({
+        {"RecordingWriter::add", [&] { return refused_as_forked(writer.add(batch)); }},
+        {"RecordingWriter::acked", [&] { return refused_as_forked(writer.acked(0, 0)); }},
+        {"RecordingWriter::sync", [&] { return refused_as_forked(writer.sync()); }},
+        {"RecordingWriter::bytes", tells([&] { return writer.bytes(); })},
+    });
+    require(writer.add(batch) == 0, "the parent's batch");
+    std::filesystem::remove_all(folder);
+}
+
 // Values: they belong to no process, and to no memory that another process sees.
-const std::set<std::string> values{
-    "DType",     "Draft",  "DraftColumn", "Encoder", "Error",        "GpuUuid",        "GroupKey",
-    "GroupStat", "Schema", "Sequences",   "Split",   "StashAccount", "TrajectoryView", "detail"};
+const std::set<std::string> values{"DType",       "Draft",        "RecordedBatch",  "Recording",
+                                   "DraftColumn", "Encoder",      "Error",          "GpuUuid",
+                                   "GroupKey",    "GroupStat",    "Schema",         "Sequences",
+                                   "Split",       "StashAccount", "TrajectoryView", "detail"};
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // The calls that make objects, move them or end them.
@@ -315,6 +339,7 @@ int run(const char* exports) {
     try_owned_ring();
     try_stash_and_shares();
     try_requests();
+    try_recording();
     try_weights();
     const int forgotten = count_forgotten(exports);
     fmt::print("{} methods were tried in forked children, {} were forgotten\n", called.size(),

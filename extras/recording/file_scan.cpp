@@ -1,0 +1,161 @@
+#include "file_scan.hpp"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "file_names.hpp"
+#include "xxh3.hpp"
+
+namespace rollring::recording {
+namespace {
+
+constexpr std::uint32_t columns_bytes_max = 1 << 16;
+
+std::unexpected<Error> no_recording(const std::filesystem::path& path) {
+    return refused(Errc::not_a_ring, fmt::format("{} is not a file of a recording, or its "
+                                                 "header is damaged",
+                                                 path.string()));
+}
+
+}  // namespace
+
+Result<FileReader> FileReader::open(const std::filesystem::path& path) {
+    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd) return file_failed(errno, "cannot open", path);
+    FileReader file(std::move(fd), path);
+    if (auto read = file.read_header(); !read) return std::unexpected(read.error());
+    return file;
+}
+
+Result<void> FileReader::read_header() {
+    auto there = read_at(0, &header_, sizeof header_);
+    if (!there) return std::unexpected(there.error());
+    if (!*there || header_.magic != file_magic) return no_recording(path_);
+    if (header_.version != file_version) {
+        return refused(Errc::abi_mismatch,
+                       fmt::format("{} has version {} of the format, and this rollring reads {}",
+                                   path_.string(), header_.version, file_version));
+    }
+    if (header_.columns_bytes > columns_bytes_max) return no_recording(path_);
+    columns_.resize(header_.columns_bytes);
+    there = read_at(sizeof header_, columns_.data(), columns_.size());
+    if (!there) return std::unexpected(there.error());
+    const std::uint64_t checksum =
+        XXH3_64bits_withSeed(&header_, offsetof(FileHeader, checksum), 0) ^
+        XXH3_64bits_withSeed(columns_.data(), columns_.size(), header_.file_id);
+    if (!*there || checksum != header_.checksum) return no_recording(path_);
+    return {};
+}
+
+std::uint64_t FileReader::first_entry() const {
+    return padded(sizeof header_ + columns_.size());
+}
+
+Result<std::uint64_t> FileReader::bytes() const {
+    struct stat found{};
+    if (fstat(fd_.get(), &found) != 0) return file_failed(errno, "cannot look at", path_);
+    return static_cast<std::uint64_t>(found.st_size);
+}
+
+Result<bool> FileReader::read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+    std::uint64_t done = 0;
+    while (done < bytes) {
+        const ssize_t got = pread(fd_.get(), static_cast<std::byte*>(to) + done, bytes - done,
+                                  static_cast<off_t>(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return file_failed(errno, "cannot read", path_);
+        if (got == 0) return false;
+        done += static_cast<std::uint64_t>(got);
+    }
+    return true;
+}
+
+bool FileReader::is_entry(const EntryHeader& entry) const {
+    return entry.magic == entry_magic && entry.payload_bytes <= payload_bytes_max &&
+           XXH3_64bits_withSeed(&entry, offsetof(EntryHeader, checksum), header_.file_id) ==
+               entry.checksum;
+}
+
+Result<std::optional<EntryHeader>> FileReader::entry_at(std::uint64_t offset) const {
+    EntryHeader entry{};
+    const auto there = read_at(offset, &entry, sizeof entry);
+    if (!there) return std::unexpected(there.error());
+    return *there && is_entry(entry) ? std::optional(entry) : std::nullopt;
+}
+
+Result<void> FileReader::read_payload(std::uint64_t offset, const EntryHeader& entry,
+                                      std::byte* to) const {
+    const auto there = read_at(offset + sizeof entry, to, entry.payload_bytes);
+    if (!there) return std::unexpected(there.error());
+    if (*there &&
+        XXH3_64bits_withSeed(to, entry.payload_bytes, header_.file_id) == entry.payload_checksum) {
+        return {};
+    }
+    return refused(Errc::checksum_mismatch,
+                   fmt::format("{}: the entry at byte {} is damaged", path_.string(), offset));
+}
+
+Result<std::uint64_t> FileReader::find_entry(std::uint64_t from, std::uint64_t end) const {
+    std::vector<EntryHeader> lines(16'384);
+    while (from + line <= end) {
+        const std::uint64_t count = std::min<std::uint64_t>(lines.size(), (end - from) / line);
+        const auto there = read_at(from, lines.data(), count * line);
+        if (!there) return std::unexpected(there.error());
+        if (!*there) break;  // it has become shorter
+        for (std::uint64_t i = 0; i < count; i++) {
+            if (is_entry(lines[i])) return from + i * line;
+        }
+        from += count * line;
+    }
+    return end;
+}
+
+Result<Scan> scan(const FileReader& file, std::uint64_t from) {
+    const auto bytes = file.bytes();
+    if (!bytes) return std::unexpected(bytes.error());
+    Scan found;
+    std::uint64_t offset = found.end = std::max(from, file.first_entry());
+    while (offset < *bytes) {
+        const auto entry = file.entry_at(offset);
+        if (!entry) return std::unexpected(entry.error());
+        if (!*entry) {
+            const auto next = file.find_entry(offset, *bytes);
+            if (!next) return std::unexpected(next.error());
+            if (*next >= *bytes) break;
+            found.damaged.push_back(
+                fmt::format("{}: bytes {} to {} are damaged", file.path().string(), offset, *next));
+            offset = *next;
+            continue;
+        }
+        const std::uint64_t next = offset + line + padded((*entry)->payload_bytes);
+        if (next > *bytes) break;
+        if ((*entry)->kind == Kind::acked) found.acked.push_back(**entry);
+        if ((*entry)->kind == Kind::batch) {
+            FoundBatch batch{.offset = offset, .entry = **entry, .head = {}};
+            std::vector<std::byte> payload((*entry)->payload_bytes);
+            const auto read = file.read_payload(offset, **entry, payload.data());
+            if (!read && read.error().code != Errc::checksum_mismatch) {
+                return std::unexpected(read.error());
+            }
+            if (read && payload.size() >= sizeof batch.head) {
+                std::copy_n(payload.data(), sizeof batch.head,
+                            reinterpret_cast<std::byte*>(&batch.head));
+                found.batches.push_back(batch);
+            } else {
+                found.damaged.push_back(read ? "a batch without a head" : read.error().message);
+            }
+        }
+        offset = found.end = next;
+    }
+    found.cut = *bytes - found.end;
+    return found;
+}
+
+}  // namespace rollring::recording

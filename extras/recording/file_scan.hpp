@@ -1,0 +1,69 @@
+#pragma once
+// Finds the entries of a recording's file, by their headers; payloads are read when they are asked
+// for. Everything that the file says is checked against its size before it is used.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fd.hpp"
+#include "recording_layout.hpp"
+#include "rollring/error.hpp"
+
+namespace rollring::recording {
+
+// An open file, and its checked header.
+class FileReader {
+  public:
+    // Errors: not_found, not_a_ring, abi_mismatch, permission_denied, system.
+    static Result<FileReader> open(const std::filesystem::path& path);
+
+    [[nodiscard]] const FileHeader& header() const { return header_; }
+    [[nodiscard]] const std::string& columns() const { return columns_; }
+    [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+    [[nodiscard]] std::uint64_t first_entry() const;
+    [[nodiscard]] Result<std::uint64_t> bytes() const;
+
+    // The header of the entry there; empty if these bytes are none.
+    [[nodiscard]] Result<std::optional<EntryHeader>> entry_at(std::uint64_t offset) const;
+    // Reads the entry's payload into memory of that many bytes, and checks it.
+    // Errc::checksum_mismatch names the file and the offset.
+    [[nodiscard]] Result<void> read_payload(std::uint64_t offset, const EntryHeader& entry,
+                                            std::byte* to) const;
+    // The first offset from `from` on at which there is an entry; `end` if there is none.
+    [[nodiscard]] Result<std::uint64_t> find_entry(std::uint64_t from, std::uint64_t end) const;
+
+  private:
+    FileReader(Fd fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
+    // False at the end of the file.
+    [[nodiscard]] Result<bool> read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const;
+    [[nodiscard]] bool is_entry(const EntryHeader& entry) const;
+    [[nodiscard]] Result<void> read_header();
+
+    Fd fd_;
+    std::filesystem::path path_;
+    FileHeader header_{};
+    std::string columns_;
+};
+
+struct FoundBatch {
+    std::uint64_t offset;
+    EntryHeader entry;
+    BatchHead head;
+};
+
+// The part of a file that was looked through.
+struct Scan {
+    std::uint64_t end = 0;  // of the last whole entry
+    std::vector<FoundBatch> batches;
+    std::vector<EntryHeader> acked;
+    std::uint64_t cut = 0;             // bytes behind `end`: part of an entry
+    std::vector<std::string> damaged;  // texts for people
+};
+
+// Looks through the file from `from` (an entry's offset, or 0) on.
+[[nodiscard]] Result<Scan> scan(const FileReader& file, std::uint64_t from);
+
+}  // namespace rollring::recording
