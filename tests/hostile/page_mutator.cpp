@@ -35,16 +35,16 @@ constexpr std::uint64_t tries_max = 2'000;  // each waits for a millisecond at l
 std::array<char, 128> place{};
 std::uint64_t seed_of_run = 0;
 void note_place(std::uint64_t ring, std::uint64_t round, const char* what) {
-    std::snprintf(place.data(), place.size(), "--seed %llu --ring %llu: round %llu, %s\n",
-                  static_cast<unsigned long long>(seed_of_run),
-                  static_cast<unsigned long long>(ring), static_cast<unsigned long long>(round),
-                  what);
+    static_cast<void>(std::snprintf(
+        place.data(), place.size(), "--seed %llu --ring %llu: round %llu, %s\n",
+        static_cast<unsigned long long>(seed_of_run), static_cast<unsigned long long>(ring),
+        static_cast<unsigned long long>(round), what));
 }
 void tell_place(int signal) {
     const char* const what = signal == SIGALRM ? "HANGS in " : "ENDED BY A SIGNAL in ";
     static_cast<void>(!write(STDERR_FILENO, what, std::strlen(what)));
     static_cast<void>(!write(STDERR_FILENO, place.data(), std::strlen(place.data())));
-    std::signal(signal, SIG_DFL);
+    static_cast<void>(std::signal(signal, SIG_DFL));
     static_cast<void>(raise(signal == SIGALRM ? SIGABRT : signal));
 }
 
@@ -327,7 +327,7 @@ int mutate(const std::vector<std::string>& arguments) {
     fmt::print("page_mutator --seed {} --rounds {}\n", seed_of_run, rounds);
     static_cast<void>(std::fflush(stdout));
     for (const int signal : {SIGALRM, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
-        std::signal(signal, tell_place);
+        static_cast<void>(std::signal(signal, tell_place));
     }
     Counts counts;
     for (std::uint64_t ring = 0; ring * rounds_each < rounds; ring++) {

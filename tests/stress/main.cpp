@@ -29,8 +29,8 @@ const std::vector<std::string> lies = {"phantom", "flip",    "mixed",   "version
 // --part ROLE RING BOARD PIPE LIFE SEED INDEX PLANT
 int run_part(const std::vector<std::string>& words) {
     die_with_parent();
-    std::signal(SIGINT, SIG_IGN);
-    std::signal(SIGPIPE, SIG_IGN);
+    static_cast<void>(std::signal(SIGINT, SIG_IGN));
+    static_cast<void>(std::signal(SIGPIPE, SIG_IGN));
     const Shared<Board> board(words.at(3));
     Journal journal(std::stoi(words.at(4)), std::stoull(words.at(5)));
     const Part part{.ring = words.at(2),

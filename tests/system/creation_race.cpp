@@ -100,6 +100,7 @@ void run_round(Dice& dice, Sums& sums) {
     }
     const Shared<Board> board;
     std::vector<pid_t> pids;
+    pids.reserve(racers);
     for (std::uint32_t i = 0; i < racers; i++) {
         pids.push_back(start_child([&] { return race(*board.operator->(), i, ring, options); }));
     }

@@ -181,6 +181,7 @@ int posix_fallocate(int fd, off_t offset, off_t bytes) {
     return error != 0 ? error : next(fd, offset, bytes);
 }
 
+// NOLINTNEXTLINE(readability-function-size): the arguments of the system call
 void* mmap(void* at, size_t bytes, int access, int flags, int fd, off_t offset) noexcept {
     static auto* const next = real<void*(void*, size_t, int, int, int, off_t)>("mmap");
     if (const int error = rollring::test::refusal_of(Call::mmap); error != 0) {
