@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+from clean_files import CleanFiles
 from console import interruptible
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,14 +114,12 @@ def tidy(builds: list[Path], number: str) -> bool:
         say(str(error))
         return False
     (whole / "compile_commands.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
-    done = subprocess.run(
-        [f"run-clang-tidy-{number}", "-p", whole, "-quiet", "-j", str(os.cpu_count()),
-         "-extra-arg=-Wno-unknown-warning-option"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines()
-             if line and not line.endswith("warnings generated.")]
-    print("\n".join(lines))
-    return done.returncode == 0
+    configuration = [ROOT / path for path in listed(".clang-tidy")]
+    clean = True
+    for found in CleanFiles(number, whole.resolve(), configuration).findings(made, say):
+        print(found, flush=True)
+        clean = False
+    return clean
 
 
 def passes(*command: str | Path) -> bool:
