@@ -43,11 +43,9 @@ void Paced::run_round(const Cpus& cpus, Progress& progress) {
         if (interrupted()) return;
         row.from_push.add(found.from_due);
         if (row.way == Way::bare_record) row.from_commit.add(found.from_commit);
-        const Row* bare = nullptr;
-        for (const Row& one : rows_) {
-            if (one.way == Way::bare_record && one.warm == row.warm) bare = &one;
+        for (const Row& bare : rows_) {
+            if (bare.way == Way::bare_record && bare.warm == row.warm) compare(row, bare);
         }
-        compare(row, *bare);
     }
 }
 

@@ -345,6 +345,19 @@ int TrainRun::go() {
                               waiting + "\n");
 }
 
+// The choice from the three options; empty: the stash's own default.
+Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
+    std::vector<BatchTarget> asked;
+    if (options.batch_groups) asked.push_back(BatchTarget::groups(*options.batch_groups));
+    if (options.batch_sequences) asked.push_back(BatchTarget::sequences(*options.batch_sequences));
+    if (options.batch_tokens) asked.push_back(BatchTarget::tokens(*options.batch_tokens));
+    if (asked.empty()) return std::nullopt;
+    std::erase_if(asked, [](const BatchTarget& target) { return target.amount() == 0; });
+    if (asked.size() == 1) return asked.front();
+    return refused(Errc::invalid_argument,
+                   "exactly one of --batch-groups, --batch-sequences, --batch-tokens must be set");
+}
+
 }  // namespace
 
 std::string groups_table(const Json& groups) {
@@ -375,19 +388,6 @@ std::string groups_table(const Json& groups) {
             advantages);
     }
     return text;
-}
-
-// The choice from the three options; empty: the stash's own default.
-static Result<std::optional<BatchTarget>> batch_target(const TrainOptions& options) {
-    std::vector<BatchTarget> asked;
-    if (options.batch_groups) asked.push_back(BatchTarget::groups(*options.batch_groups));
-    if (options.batch_sequences) asked.push_back(BatchTarget::sequences(*options.batch_sequences));
-    if (options.batch_tokens) asked.push_back(BatchTarget::tokens(*options.batch_tokens));
-    if (asked.empty()) return std::nullopt;
-    std::erase_if(asked, [](const BatchTarget& target) { return target.amount() == 0; });
-    if (asked.size() == 1) return asked.front();
-    return refused(Errc::invalid_argument,
-                   "exactly one of --batch-groups, --batch-sequences, --batch-tokens must be set");
 }
 
 int train(const ConsumeOptions& given) {
