@@ -83,6 +83,7 @@ ARROWS = {
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),
     "lib/gather": ("lib/device", "lib/shm", "lib/base"),
     "lib/stat": ("lib/weights", "lib/ring", "lib/shm", "lib/base"),
+    "lib/tap": ("lib/ring", "lib/shm"),
     "lib/cuda": ("lib/device", "lib/base"),
     "producer": ("lib/credits", "lib/ring", "lib/record", "lib/shm", "lib/base"),
     "consumer": ("lib/credits", "lib/ring", "lib/shm", "lib/base"),

@@ -11,6 +11,7 @@
 
 #include "fd.hpp"
 #include "layout.hpp"
+#include "mapping.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring {
@@ -26,12 +27,14 @@ class OverflowFile {
     static Result<void> make(const std::string& path, std::uint64_t bytes, std::uint64_t ring_id);
     // Refuses a file that is missing, or of another user, length or ring.
     static Result<OverflowFile> open(const std::string& path, std::uint64_t bytes,
-                                     std::uint64_t ring_id);
+                                     std::uint64_t ring_id, Access access = Access::read_write);
 
     // Bytes of the spill that the file has on the disk now; 0 without a file.
     static std::uint64_t resident_bytes(const std::string& path);
 
     [[nodiscard]] const std::string& path() const { return path_; }
+    // Reads without mapping. False if the system refuses.
+    [[nodiscard]] bool read(std::uint64_t offset, void* to, std::uint64_t bytes) const;
     // Reserves disk space, so that later writes cannot fail for lack of it.
     [[nodiscard]] Result<void> reserve(std::uint64_t offset, std::uint64_t bytes) const;
     // Maps its bytes from `offset` on over the mapping at `at`.

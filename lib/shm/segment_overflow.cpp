@@ -146,8 +146,9 @@ Result<void> OverflowFile::make(const std::string& path, std::uint64_t bytes,
 }
 
 Result<OverflowFile> OverflowFile::open(const std::string& path, std::uint64_t bytes,
-                                        std::uint64_t ring_id) {
-    Fd fd(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
+                                        std::uint64_t ring_id, Access access) {
+    const int how = access == Access::read_only ? O_RDONLY : O_RDWR;
+    Fd fd(::open(path.c_str(), how | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) {
         const int error = errno;
         return failed(error == EACCES || error == ELOOP ? Errc::permission_denied : Errc::system,
@@ -190,6 +191,10 @@ std::uint64_t OverflowFile::resident_bytes(const std::string& path) {
     if (lstat(path.c_str(), &status) != 0) return 0;
     const std::uint64_t bytes = static_cast<std::uint64_t>(status.st_blocks) * 512;
     return bytes - std::min<std::uint64_t>(bytes, page_bytes);
+}
+
+bool OverflowFile::read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+    return detail::read_at(fd_.get(), offset, to, bytes);
 }
 
 Result<void> OverflowFile::reserve(std::uint64_t offset, std::uint64_t bytes) const {

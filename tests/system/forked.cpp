@@ -32,6 +32,7 @@
 #include "rollring/producer.hpp"
 #include "rollring/relay.hpp"
 #include "rollring/stash.hpp"
+#include "rollring/tap.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -103,6 +104,8 @@ void try_ends_of_a_ring() {
     const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
     auto producer = opened(Producer::open(ring.name(), {.name = "p"}), "producer");
     auto consumer = opened(Consumer::open(ring.name()), "consumer");
+    auto tap = opened(Tap::attach(ring.name()), "tap");
+    TapRecord tapped;
     require(producer.push(draft(), patience()) == Push::ok, "push");
     Record record;
     require(consumer.wait(record, patience()) == Poll::record, "wait");
@@ -146,6 +149,10 @@ void try_ends_of_a_ring() {
         {"Producer::stats", tells([&] { return producer.stats(); })},
         {"Producer::consumer_alive", tells([&] { return producer.consumer_alive(); })},
         {"Producer::close", inert([&] { producer.close(); })},
+        {"Tap::poll", tells([&] { return tap.poll(tapped); })},
+        {"Tap::schema", tells([&] { return tap.schema().columns().size(); })},
+        {"Tap::ring_id", tells([&] { return tap.ring_id(); })},
+        {"Tap::stats", tells([&] { return tap.stats(); })},
         {"Consumer::poll", [&] { return consumer.poll(record) == Poll::closed; }},
         {"Consumer::wait", [&] { return consumer.wait(record, patience()) == Poll::closed; }},
         {"Consumer::interrupt", inert([&] { consumer.interrupt(); })},
