@@ -25,7 +25,8 @@ FENCED = re.compile(r"^( *)(```+).*?^\1\2$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 # The sidebar; a page that no group names comes last.
 GROUPS = {
-    "Guide": ("using", "python", "formats", "store", "recording", "watching", "memory", "containers", "grpo"),
+    "Guide": ("using", "python", "formats", "store", "recording",
+              "watching", "memory", "containers", "grpo"),
     "Integrations": ("integrations", "atropos", "torchtitan", "trl", "verl", "skyrl",
                      "transfer_queue", "verifiers", "slime", "areal", "vllm", "sglang",
                      "checkpoint_engine", "ray"),

@@ -34,7 +34,8 @@ SEES = {
 # The compiled module `_core` has the bindings of core and extras: these names are the extras', and
 # all others the core's.
 BINDINGS = {
-    "extras": ("Consumer", "Memory", "MemoryDomain", "OwnedRing", "RequestBoard", "RequestWorker",
+    "extras": ("Consumer", "Memory", "MemoryDomain", "OwnedRing", "RecordedBatch", "Recording",
+               "RecordingWriter", "RequestBoard", "RequestWorker",
                "Store", "Taken", "decode_plain", "encode_plain", "remove_store",
                "set_array_helpers"),
 }

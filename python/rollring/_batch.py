@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +80,14 @@ class Batch(Views):
     which are free.
     """
 
-    def __init__(self, core: _core.Batch) -> None:
+    def __init__(
+        self,
+        core: _core.Batch,
+        acked: Callable[[Batch, int | None, bool], None] = lambda *_: None,
+    ) -> None:
         super().__init__(core)
         self._core = core
+        self._acked = acked
 
     def ack(self, step: int | None = None, *, later: bool = False, timeout: float = 10.0) -> None:
         """Acknowledge the batch as trained on. Its records are released atomically, even if the
@@ -110,6 +116,7 @@ class Batch(Views):
         if not self._core.wait_reads(timeout):
             raise BusyError(f"a GPU has not read the batch within {timeout} s", "busy")
         self._core.ack(step, later, timeout)
+        self._acked(self, step, later)
 
     def ack_after(
         self, stream: Any = None, step: int | None = None, *, device: object = "cuda"
@@ -137,6 +144,7 @@ class Batch(Views):
     def _put_off(self, step: int | None) -> None:
         self._core.begin_reads(step)
         READS.watch(self._core)
+        self._acked(self, step, True)
 
     def ticket(
         self,

@@ -117,6 +117,7 @@ class Stash:
         self._waits_since: float | None = time.monotonic()
         self._log = StashLog(ring)
         self._watchers: list[Callable[[Batch, float], object]] = []
+        self._ack_watchers: list[Callable[[Batch, int | None], object]] = []
         self._waited = 0.0  # seconds within calls that have returned no batch
 
     def next(self, timeout: float | None = None) -> Batch:
@@ -153,7 +154,7 @@ class Stash:
     def _given(self, core: _core.Batch, begun: float) -> Batch:
         waited, self._waited = self._waited + time.monotonic() - begun, 0.0
         self._waits_since = None
-        batch = Batch(core)
+        batch = Batch(core, self._acked)
         try:
             for watcher in self._watchers:
                 watcher(batch, waited)
@@ -172,6 +173,25 @@ class Stash:
                 calls it with each group that comes.
         """
         self._watchers.append(watcher)
+
+    def _acked(self, batch: Batch, step: int | None, later: bool) -> None:
+        if not self._ack_watchers:
+            return
+        if step is None and not later:
+            step = self.last_acked_step
+        for watcher in self._ack_watchers:
+            watcher(batch, step)
+
+    def on_ack(self, watcher: Callable[[Batch, int | None], object]) -> None:
+        """Call a function with each batch that was acknowledged, and its step, in the thread that
+        has acknowledged it.
+
+        Args:
+            watcher: The step is None for a batch without one that is acknowledged later
+                (``ack(later=True)``, `Batch.ack_after`): its step is one more than the last then.
+                An error of it reaches the caller of `Batch.ack`; the batch stays acknowledged.
+        """
+        self._ack_watchers.append(watcher)
 
     def _timed_out(self, timeout: float | None, begun: float) -> Exception:
         self._waited += time.monotonic() - begun

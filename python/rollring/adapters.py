@@ -8,7 +8,7 @@ answers are under way: `in_background`, `put_checked`, `refusals`, `engine_versi
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
-`decoded` for the values that its callers give and get.
+`decoded` for the values that its callers give and get; `Views` shows records as batches do.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ._blocks import Closes, named, shown, unpicklable
 from ._producer import refuse_options_of_open_group
 from ._ring import declared, find_or_create, to_bytes
 from ._turns import TaskTurns
+from ._views import Views
 from ._waits import in_thread, readable
 from ._weight_parts import borrow_bytes
 from ._weight_stream import WeightStream
@@ -47,6 +48,7 @@ __all__ = [
     "HeldVersion",
     "TaskTurns",
     "TimeLeft",
+    "Views",
     "WeightStream",
     "borrow_bytes",
     "check_choices",

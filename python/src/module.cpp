@@ -175,6 +175,7 @@ NB_MODULE(_core, module) {
     bind_views(module);
     bind_batch(module);
     bind_reader(module);
+    bind_recording(module);
     bind_stash(module);
     bind_weights(module);
     bind_domain(module);

@@ -19,6 +19,7 @@ class PyViews {
     explicit PyViews(std::shared_ptr<Lent> lent) : lent_(std::move(lent)) {}
 
     [[nodiscard]] bool leased() const { return lent_->leased(); }
+    [[nodiscard]] const std::shared_ptr<Lent>& lent() const { return lent_; }
     // Each list as the bytes of an array, for numpy.
     nb::bytes rewards() { return array(shown().rewards()); }
     nb::bytes advantages() { return array(shown().advantages()); }

@@ -1,6 +1,6 @@
 """Beside rings, the stash and weights, and on their public names: a store of values, a board of
-requests, a queue, GPU memory in turns, and logs of rollouts. The promises P1 to P10 do not name
-them.
+requests, a queue, GPU memory in turns, logs and recordings of rollouts. The promises P1 to P10 do
+not name them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,14 @@ from __future__ import annotations
 from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
 from .memory import MemoryDomain
 from .queue import RingQueue
+from .recording import (
+    RecordedBatch,
+    RecordedInfo,
+    Recorder,
+    Recording,
+    open_recording,
+    record,
+)
 from .requests import Request, RequestBoard
 from .rollout_log import RolloutLog, log
 from .store import Store
@@ -17,6 +25,10 @@ __all__ = [
     "MemoryDomain",
     "PickleCodec",
     "PlainCodec",
+    "RecordedBatch",
+    "RecordedInfo",
+    "Recorder",
+    "Recording",
     "Request",
     "RequestBoard",
     "RingQueue",
@@ -24,4 +36,6 @@ __all__ = [
     "Store",
     "TrajectoryCodec",
     "log",
+    "open_recording",
+    "record",
 ]
