@@ -72,12 +72,13 @@ _former.know_former_names()
 if TYPE_CHECKING:
     from . import extras as extras
     from . import rollouts as rollouts
+    from . import tap as tap
     from .extras.recording import open_recording as open_recording
     from .extras.rollout_log import log as log
 else:  # a type checker would let every misspelled name pass
 
     def __getattr__(name: str) -> object:
-        if name in ("extras", "rollouts"):  # imported by programs that use them
+        if name in ("extras", "rollouts", "tap"):  # imported by programs that use them
             return importlib.import_module(f".{name}", __name__)
         if name in ("log", "open_recording"):
             return getattr(importlib.import_module(".extras", __name__), name)

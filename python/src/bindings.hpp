@@ -28,6 +28,8 @@ void bind_requests(nb::module_& module);
 void bind_stash(nb::module_& module);
 // Store for rollring/extras/store.py.
 void bind_store(nb::module_& module);
+// Tap for rollring/tap.py.
+void bind_tap(nb::module_& module);
 // The weight channel.
 void bind_weights(nb::module_& module);
 

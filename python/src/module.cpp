@@ -186,6 +186,7 @@ NB_MODULE(_core, module) {
     bind_requests(module);
     bind_plain(module);
     bind_store(module);
+    bind_tap(module);
     module.def("set_error_classes", &set_error_classes);
     module.def("set_helpers", &set_helpers);
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&Released::end));

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "fields.hpp"
 #include "memory.hpp"
 #include "owned.hpp"
 #include "rollring/consumer.hpp"
@@ -28,6 +29,37 @@ struct Copied {
         memory.append(begin, static_cast<std::size_t>(end - begin));
         view.follow(begin, memory.data());
     }
+};
+
+// A taken record: its memory belongs to this process.
+class Taken {
+  public:
+    Taken(Copied copied, std::shared_ptr<const Schema> schema)
+        : view_(std::move(copied.view)),
+          schema_(std::move(schema)),
+          memory_(nb::cast(std::move(copied.memory))) {}
+
+    [[nodiscard]] nb::object memory() const { return memory_; }
+    [[nodiscard]] nb::dict fields() const { return fields_of(view_); }
+    [[nodiscard]] bool user_is_text() const { return view_.meta().user_is_text; }
+    // (name, dtype, offset in the memory, bytes, shape) of each.
+    [[nodiscard]] nb::list columns() const {
+        const std::byte* const from = nb::cast<const Memory&>(memory_).data();
+        nb::list made;
+        for (const ColumnView& column : view_.columns()) {
+            nb::list shape;
+            for (std::size_t i = 0; i < column.dims; i++) shape.append(column.shape[i]);
+            made.append(nb::make_tuple(text(schema_->columns()[column.column].name),
+                                       column.dtype.to_string(), column.data.data() - from,
+                                       column.data.size(), nb::tuple(shape)));
+        }
+        return made;
+    }
+
+  private:
+    TrajectoryView view_;
+    std::shared_ptr<const Schema> schema_;
+    nb::object memory_;
 };
 
 // The consumer of a ring, shared with waits that may end later than their object.

@@ -55,6 +55,7 @@ PRINTED = {
         "True\n",
         "serves 1 2.0\nserves 2 3.0\nserves 3 4.0\n",
         "gsm8k/17 waits for env-3\n",
+        "env-3 gsm8k/17 [1 2]\n0 False\n",
     ],
     "docs/store.md": ["[ 101 2009   42]\n", "[0 1 2 3 4 5] [0 3 6]\n"],
 }

@@ -20,7 +20,7 @@ from conftest import PATIENCE, send_group
 
 CLASSES = [
     cls
-    for module in (rr, rr.batches, rr.weights, rr.extras)
+    for module in (rr, rr.batches, rr.weights, rr.extras, rr.tap)
     for name in module.__all__
     if inspect.isclass(cls := getattr(module, name)) and not issubclass(cls, BaseException)
 ]
@@ -34,8 +34,10 @@ class World:
         enter = self.stack.enter_context
         self.producer = producer = enter(rr.Producer(ring))
         stash = enter(rr.Stash(ring, batch_groups=1))
+        tap = enter(rr.tap.Tap(ring))
         send_group(producer, 1)
         recorder = enter(rr.extras.record(stash, folder))
+        tapped = tap.next()
         batch = stash.next(PATIENCE)
         recording = enter(rr.open_recording(folder))
         reader = enter(rr.Reader(ring))
@@ -83,6 +85,8 @@ class World:
             recording,
             recording.read(0),
             recording.batches[0],
+            tap,
+            tapped,
         ]
         self.objects: list[Any] = made
 
