@@ -20,6 +20,7 @@ Command pass_on(CLI::App& app) {
 }
 
 inline constexpr const char* inspect_program = "rollring-inspect";
+inline constexpr const char* recording_program = "rollring-recording";
 inline constexpr const char* serve_program = "rollring-serve";
 
 inline constexpr PassedOn ls_line{"ls", "List the rings of this user", inspect_program};
@@ -30,6 +31,8 @@ inline constexpr PassedOn groups_line{"groups", "Show incomplete and pending gro
                                       inspect_program};
 inline constexpr PassedOn weights_line{"weights", "Show the weight channel of a ring",
                                        inspect_program};
+inline constexpr PassedOn replay_line{"replay", "Send the batches of a recording into a ring",
+                                      recording_program};
 inline constexpr PassedOn metrics_line{"metrics", "Export metrics of rings to Prometheus",
                                        serve_program};
 inline constexpr PassedOn serve_atropos_line{

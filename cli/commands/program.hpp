@@ -1,5 +1,6 @@
 #pragma once
-// The common part of the programs `rollring`, `rollring-inspect` and `rollring-serve`.
+// The common part of the programs `rollring`, `rollring-inspect`, `rollring-recording` and
+// `rollring-serve`.
 
 #include <string>
 #include <vector>

@@ -81,18 +81,6 @@ Result<Before> look(const std::filesystem::path& directory, const Schema& schema
     return before;
 }
 
-void fill(Draft& draft, const TrajectoryView& view) {
-    draft.clear();
-    draft.meta = view.meta();
-    for (const ColumnView& column : view.columns()) {
-        draft.add({.column = column.column,
-                   .dtype = column.dtype,
-                   .shape = column.shape,
-                   .dims = column.dims,
-                   .data = column.data.data()});
-    }
-}
-
 template <class T>
 std::byte* put(std::byte* to, const T& value) {
     std::memcpy(to, &value, sizeof value);
@@ -155,8 +143,7 @@ Result<void> RecordingWriter::Impl::begin_file() {
 
 Result<std::uint64_t> RecordingWriter::Impl::add_record(const TrajectoryView& view,
                                                         std::int64_t now_ns) {
-    Draft draft;
-    recording::fill(draft, view);
+    const Draft draft = Draft::of(view);
     const Encoder encoder(draft, schema, Checksum::none);
     if (!encoder.problem().empty()) {
         return refused(Errc::bad_record, fmt::format("a record of '{}' does not fit the columns of "

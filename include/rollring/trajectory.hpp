@@ -129,6 +129,8 @@ struct ROLLRING_API DraftColumn {
     [[nodiscard]] std::uint64_t bytes() const;
 };
 
+class TrajectoryView;
+
 // A record on its way in. Spans must live until push() or reserve() returns.
 class ROLLRING_API Draft {
   public:
@@ -138,6 +140,9 @@ class ROLLRING_API Draft {
     // A draft owns nothing: a temporary string would be gone before push().
     template <std::same_as<std::string> Temporary>
     explicit Draft(Temporary&& instance_id) = delete;
+
+    // The same record again; its spans point into that one.
+    static Draft of(const TrajectoryView& record);
 
     // Per token or per record columns of the standard schema, one-dimensional.
     template <class T>

@@ -33,6 +33,20 @@ std::uint64_t DraftColumn::bytes() const {
     return bytes_of({dtype, dims, shape}).value_or(std::numeric_limits<std::uint64_t>::max());
 }
 
+Draft Draft::of(const TrajectoryView& record) {
+    Draft draft;
+    draft.clear();  // of the column that it begins with
+    draft.meta = record.meta();
+    for (const ColumnView& column : record.columns()) {
+        draft.add({.column = column.column,
+                   .dtype = column.dtype,
+                   .shape = column.shape,
+                   .dims = column.dims,
+                   .data = column.data.data()});
+    }
+    return draft;
+}
+
 Draft& Draft::set_text(Std column, std::string_view text) {
     const void* data = text.data();  // its length is given to fill()
     fill(index(column), dtype_u8, rows(text.size()), data);

@@ -28,7 +28,8 @@ void raise(std::string_view code, const std::string& message) {
 }
 
 void raise(const Error& error) {
-    raise(name(error.code), error.message);
+    const std::string told = error.to_string();  // with the text of the errno
+    raise(name(error.code), told.substr(name(error.code).size() + 2));
 }
 
 std::string did_you_mean(std::string_view given, const nb::list& known) {

@@ -66,7 +66,7 @@ def take_programs(into: Path) -> None:
     folder = Path(os.environ.get("ROLLRING_BIN", ROOT / "build/cli"))
     (into / "bin").mkdir()
     (into / "lib").mkdir()
-    for name in ("rollring", "rollring-inspect", "rollring-serve"):
+    for name in ("rollring", "rollring-inspect", "rollring-recording", "rollring-serve"):
         needs = subprocess.run(["ldd", str(folder / name)], capture_output=True, text=True)
         libraries = re.findall(r"=> (\S*(?:librollring|libfmt)\S*) ", needs.stdout)
         for path, kind in ((folder / name, "bin"), *((Path(one), "lib") for one in libraries)):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,7 @@ def test_a_forked_child_opens_its_own(ring: str, tmp_path: Path) -> None:
 
 CHILD = """
 import sys
+from collections.abc import Iterator
 import rollring as rr
 ring, folder = sys.argv[1:]
 with rr.Stash(ring, batch_groups=1) as stash, rr.extras.record(stash, folder):
@@ -246,3 +249,108 @@ def test_a_trainer_that_is_killed_leaves_its_batches(ring: str, tmp_path: Path) 
     assert [info.step for info in recording.batches] == list(range(9))
     assert [info.number for info in recording.batches] == list(range(9))
     assert all(len(batch) == 1 for batch in recording)
+
+
+def program(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = Path(sys.executable).with_name("rollring")
+    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True)
+
+
+def taken(ring: str, batches: int) -> list[dict[str, Any]]:
+    seen = []
+    with rr.Stash(ring, batch_groups=2) as stash:
+        for _ in range(batches):
+            with stash.next(PATIENCE) as batch:
+                seen.append(content(batch))
+    return seen
+
+
+@pytest.fixture
+def again() -> Iterator[str]:
+    name = f"test-{os.getpid()}-again"
+    rr.create(name, lanes=4, lane_bytes="1MiB")
+    yield name
+    rr.remove(name, force=True, missing_ok=True)
+
+
+def test_replay_makes_the_same_batches_of_a_ring(ring: str, again: str, tmp_path: Path) -> None:
+    with (
+        rr.Stash(ring, batch_groups=2) as stash,
+        rr.Producer(ring) as producer,
+        rr.extras.record(stash, tmp_path),
+    ):
+        for number in range(6):
+            if number == 3:  # its group is shipped without a member
+                producer.push("prompt/3", status="failed", repetition_id=2, group_size=4)
+            for member in range(4):
+                if (number, member) != (3, 2):
+                    producer.push(
+                        f"prompt/{number}",
+                        token_ids=np.arange(9 + member),
+                        logprobs=-np.ones(9 + member),
+                        reward=None if (number, member) == (4, 1) else number / (member + 1),
+                        repetition_id=member,
+                        group_size=4,
+                        policy_version=number,
+                        extra={"number": number},
+                    )
+        seen = []
+        for step in (10, 11, 12):
+            batch = stash.next(PATIENCE)
+            seen.append(content(batch))
+            batch.ack(step)
+    assert seen[1]["groups"] == [(4, 4), (4, 3)]
+    sent = program("replay", tmp_path, again, "--json")
+    assert sent.returncode == 0, sent.stderr
+    report = json.loads(sent.stdout)
+    assert (report["batches"], report["groups"], report["records"], report["marks"]) == (
+        3,
+        6,
+        23,
+        1,
+    )
+    assert taken(again, 3) == seen
+    rr.remove(again)
+    rr.create(again, lanes=4, lane_bytes="1MiB")
+    assert program("replay", tmp_path, again, "--step", 11, "--speed", 1).returncode == 0
+    assert taken(again, 1) == seen[1:2]
+
+
+def test_replay_lists_refuses_and_stops(ring: str, again: str, tmp_path: Path) -> None:
+    run(ring, tmp_path / "run", 3)
+    listed = json.loads(program("replay", tmp_path / "run", "--list", "--json").stdout)
+    assert [one["step"] for one in listed["batches"]] == [0, 1, 2]
+    assert [one["groups"] for one in listed["batches"]] == [2, 2, 2]
+    few = program("replay", tmp_path / "run", "--list", "--from-step", 1, "--to-step", 1).stdout
+    assert few == "batch 1, step 1: 2 groups, 8 sequences, 112 tokens\n"
+    for arguments, code, text in (
+        ((tmp_path / "none", again), 1, "cannot open"),
+        ((tmp_path / "run", again, "--step", 7), 1, "no such batch"),
+        ((tmp_path / "run",), 2, "needs the RING"),
+    ):
+        refused = program("replay", *arguments)
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert text in refused.stderr
+    rr.remove(again)
+    rr.create(again, lanes=2, lane_bytes="1MiB", columns={"more": rr.Column("f32")})
+    refused = program("replay", tmp_path / "run", again)
+    assert refused.returncode == 1 and "other columns" in refused.stderr
+
+
+def test_replay_waits_for_room_and_ends_at_ctrl_c(again: str, ring: str, tmp_path: Path) -> None:
+    run(ring, tmp_path, 4)
+    rr.remove(again)
+    rr.create(again, lanes=1, lane_bytes="4KiB")
+    command = Path(sys.executable).with_name("rollring")
+    with subprocess.Popen(
+        [command, "replay", tmp_path, again, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stderr is not None and child.stdout is not None
+        assert "waiting" in child.stderr.readline()
+        child.send_signal(signal.SIGINT)
+        report = json.loads(child.stdout.read())
+    assert child.returncode == 130
+    assert report["interrupted"] and report["records"] > 0
