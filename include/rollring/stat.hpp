@@ -337,6 +337,23 @@ constexpr void each_field(const SubscriberStat*, Visit&& visit) {
 }
 
 template <class Visit>
+constexpr void each_field(const DeltaReport*, Visit&& visit) {
+    visit(Field{"version", FieldUnit::none, detail::gauge, &DeltaReport::version,
+                "The last version that the engine took in by difference"});
+    visit(Field{"way", FieldUnit::none, detail::fact, &DeltaReport::way});
+    visit(Field{"elements", FieldUnit::count, detail::gauge, &DeltaReport::elements,
+                "Elements that it compared"});
+    visit(Field{"changed", FieldUnit::count, detail::gauge, &DeltaReport::changed,
+                "Those of them that had changed"});
+    visit(Field{"list_bytes", FieldUnit::bytes, detail::gauge, &DeltaReport::list_bytes,
+                "Bytes of the list of their values"});
+    visit(Field{"compare", FieldUnit::milliseconds, detail::gauge, &DeltaReport::compare_ns,
+                "Comparing the version"});
+    visit(Field{"swap", FieldUnit::milliseconds, detail::gauge, &DeltaReport::swap_ns,
+                "Exchanging the values, which the engine waits for"});
+}
+
+template <class Visit>
 constexpr void each_field(const SyncTimes*, Visit&& visit) {
     visit(Field{"wait_slot", FieldUnit::milliseconds, detail::gauge, &SyncTimes::wait_slot_ns,
                 "Waiting for slots, which is part of put"});

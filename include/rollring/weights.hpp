@@ -37,6 +37,7 @@
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
 #include "rollring/version.hpp"
+#include "rollring/weight_delta.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring {
@@ -239,6 +240,12 @@ struct SubscriberOptions {
     // Called about 20 times a second while attach waits. If it returns false, the wait ends as at
     // its deadline. Empty: only the deadline ends it.
     std::function<bool()> keep_waiting = {};
+    // Staging::delta is for engines with tensors of their own (`into`), which no other code writes
+    // to while a version is staged or can be rolled back. in_place is ignored then.
+    Staging staging = Staging::copy;
+    DeltaFallback delta_fallback = DeltaFallback::refuse;
+    // Memory of the list; 0: a quarter of the tensors' bytes, 64 KiB at least.
+    std::uint64_t delta_list_bytes = 0;
 };
 
 enum class SubscriberState : std::uint32_t {
@@ -278,7 +285,11 @@ class [[nodiscard]] ROLLRING_API Update {
     Result<void> load(Deadline deadline, Stream stream = {});
     // Declares that the engine holds the complete version; waits for the device first.
     Result<void> stage(Deadline deadline);
-    // Waits until the version is committed, then declares that the engine serves it.
+    // Waits until the version is committed, and changes nothing: adopt() then does not wait.
+    // Errors: as adopt().
+    Result<void> wait_committed(Deadline deadline);
+    // Waits until the version is committed, then declares that the engine serves it. With
+    // Staging::delta it exchanges the values first.
     // Errors: timed_out (may be called again), aborted, peer_gone, expelled.
     Result<void> adopt(Deadline deadline);
     // Declares that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
@@ -327,6 +338,14 @@ class ROLLRING_API Subscriber {
     // rejected, even before next() has returned it; without one, stat_weights() shows the reason.
     void refuse(std::string_view why) noexcept;
 
+    // With Staging::delta: exchanges the values of the last version back, so that the tensors hold
+    // the version before it, and live_version() is that one. Once for a version, until the next one
+    // begins to load. The publisher does not send the version again. Needs no publisher.
+    // Errors: invalid_argument (there is nothing to go back to), busy (an update is open),
+    // already_released (names the tensor).
+    Result<void> rollback();
+    [[nodiscard]] DeltaReport delta() const;
+
     // Ends the current wait (of an update too), or else the next one, as if its deadline had
     // passed; the call that waited may be repeated. Any thread may call it.
     void interrupt();
@@ -357,6 +376,7 @@ struct SubscriberStat {
     std::int64_t staged_version;
     std::int64_t live_version;
     std::string problem;  // its last error
+    DeltaReport delta = {};
 };
 // The state of the version that was begun last.
 enum class ChannelState {

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "difference.hpp"
 #include "fd.hpp"
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
@@ -121,6 +122,10 @@ class Mover {
     // since it was checked. Entries come in the order of their addresses.
     virtual std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) = 0;
     virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
+    // The differences of a version from its tensors, of which `parts` has the copies of each part:
+    // each is a view, and no two elements of the tensors share memory. unsupported: this device
+    // does not compare.
+    virtual Result<std::unique_ptr<Difference>> difference(std::vector<std::vector<CopyJob>> parts);
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;

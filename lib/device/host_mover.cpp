@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checksum.hpp"
+#include "host_difference.hpp"
 
 namespace rollring::device {
 namespace {
@@ -247,6 +248,15 @@ std::uint64_t checksum(const std::byte* bytes, std::uint64_t count) {
 
 Result<std::unique_ptr<CopyPlan>> HostMover::plan(std::vector<CopyJob> jobs) {
     return std::make_unique<HostPlan>(std::move(jobs));
+}
+
+Result<std::unique_ptr<Difference>> HostMover::difference(std::vector<std::vector<CopyJob>> parts) {
+    return make_host_difference(std::move(parts));
+}
+
+Result<std::unique_ptr<Difference>> Mover::difference(std::vector<std::vector<CopyJob>>) {
+    return refused(Errc::unsupported,
+                   "staging by difference is only for tensors in host memory: use Staging::copy");
 }
 
 }  // namespace rollring::device

@@ -12,6 +12,8 @@ class HostMover : public Mover {
     // The owner of host memory keeps it as long as it is used.
     std::optional<std::size_t> find_absent(std::span<const MemoryPlace>) override { return {}; }
     Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) override;
+    Result<std::unique_ptr<Difference>> difference(
+        std::vector<std::vector<CopyJob>> parts) override;
     Result<void> when_reached(Stream, Reached reached, void* context) override {
         reached(context);
         return {};

@@ -4,6 +4,7 @@
 
 #include "channel_names.hpp"
 #include "control_map.hpp"
+#include "delta_staging.hpp"
 #include "greeting.hpp"
 #include "liveness.hpp"
 #include "rollring/weights.hpp"
@@ -42,7 +43,8 @@ std::vector<SubscriberStat> subscribers_of(const PeerControl& control) {
                        .read_done_parts = peek(page.read_done),
                        .staged_version = peek(page.staged_version),
                        .live_version = peek(page.live_version),
-                       .problem = page.problem.load()});
+                       .problem = page.problem.load(),
+                       .delta = shown_delta(page)});
     }
     for (const RefusalLine& line : control.refusals().lines) {
         const std::string name = line.name.load();

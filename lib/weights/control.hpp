@@ -139,6 +139,15 @@ struct SubscriberPage {
     std::atomic<std::uint64_t> gpu[2];
     SharedText<32> name;
     SharedText<1024> problem;
+    // Statistics of staging by difference: a DeltaReport.
+    std::atomic<std::uint64_t> delta_version;  // one more than the version; 0: none
+    std::atomic<std::uint64_t> delta_elements;
+    std::atomic<std::uint64_t> delta_changed;
+    std::atomic<std::uint64_t> delta_list_bytes;
+    std::atomic<std::int64_t> delta_compare_ns;
+    std::atomic<std::int64_t> delta_swap_ns;
+    std::atomic<std::uint32_t> delta_way;  // a DeltaWay
+    std::uint32_t delta_reserved;
 };
 static_assert(sizeof(SubscriberPage) <= page_bytes);
 

@@ -24,10 +24,15 @@ void Holding::give_up(std::string problem) {
 }
 
 void Holding::adopt(std::int64_t version) {
-    live_version_ = version;
+    live_version_ = received_version_ = version;
     state_ = SubscriberState::ready;
     being_written_ = false;
     problem_.clear();
+}
+
+void Holding::go_back(std::int64_t version) {
+    live_version_ = version;
+    being_written_ = false;
 }
 
 Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint32_t rank,
@@ -136,6 +141,7 @@ Result<void> Session::take_seat(Patience& patience) {
     poke(page.live_version, holding_->live_version());
     poke(page.state, static_cast<std::uint32_t>(SubscriberState::ready));
     poke(page.closed, 0U);
+    poke(page.delta_version, std::uint64_t{0});
     poke(page.pid, static_cast<std::uint32_t>(getpid()));
     const GpuUuid gpu = mover().gpu();
     std::uint64_t words[2];

@@ -26,10 +26,13 @@ namespace rollring::weights {
 // yet, or a mixture.
 class Holding {
   public:
-    explicit Holding(std::int64_t held_version) : live_version_(held_version) {}
+    explicit Holding(std::int64_t held_version)
+        : live_version_(held_version), received_version_(held_version) {}
 
     [[nodiscard]] SubscriberState state() const { return state_; }
     [[nodiscard]] std::int64_t live_version() const { return live_version_; }
+    // The last one that it held complete: not live_version() once it went back.
+    [[nodiscard]] std::int64_t received_version() const { return received_version_; }
     [[nodiscard]] const std::string& problem() const { return problem_; }
     // Parts of two versions, or of one that may never be committed.
     [[nodiscard]] bool is_mixed() const {
@@ -44,10 +47,13 @@ class Holding {
     // It is no longer coming. `problem`: the reason.
     void give_up(std::string problem);
     void adopt(std::int64_t version);
+    // It holds an earlier version again.
+    void go_back(std::int64_t version);
 
   private:
     SubscriberState state_ = SubscriberState::ready;
     std::int64_t live_version_;
+    std::int64_t received_version_;
     bool being_written_ = false;
     std::string problem_;
 };

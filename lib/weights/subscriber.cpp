@@ -51,6 +51,15 @@ void Subscriber::refuse(std::string_view why) noexcept {
     impl_->refuse(why);
 }
 
+Result<void> Subscriber::rollback() {
+    if (auto ours = impl_->check_process(); !ours) return ours;
+    return impl_->rollback();
+}
+
+DeltaReport Subscriber::delta() const {
+    return impl_->delta();
+}
+
 void Subscriber::interrupt() {
     impl_->interrupt();
 }
@@ -100,6 +109,34 @@ std::string_view name(SubscriberState state) {
     return "unknown";
 }
 
+std::string_view name(Staging staging) {
+    return staging == Staging::delta ? "delta" : "copy";
+}
+
+std::string_view name(DeltaFallback fallback) {
+    switch (fallback) {
+        case DeltaFallback::refuse:
+            return "refuse";
+        case DeltaFallback::beside:
+            return "beside";
+        case DeltaFallback::in_place:
+            return "in_place";
+    }
+    return "unknown";
+}
+
+std::string_view name(DeltaWay way) {
+    switch (way) {
+        case DeltaWay::list:
+            return "list";
+        case DeltaWay::beside:
+            return "beside";
+        case DeltaWay::in_place:
+            return "in_place";
+    }
+    return "unknown";
+}
+
 Update::Update(weights::SubscriberImpl* impl)
     : impl_(impl), publication_(impl->update().publication), version_(impl->update().version) {}
 Update::Update(Update&& other) noexcept
@@ -130,6 +167,10 @@ std::uint32_t Update::parts() const {
 }
 Result<std::span<const TensorPiece>> Update::part(std::uint32_t part, Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
+    if (impl_->stages_by_difference()) {
+        return refused(Errc::invalid_argument,
+                       "an engine with Staging::delta loads with load(), not from views of parts");
+    }
     return impl_->part(part, deadline);
 }
 Result<void> Update::done_reading(std::uint32_t part, Stream stream) {
@@ -143,6 +184,10 @@ Result<void> Update::load(Deadline deadline, Stream stream) {
 Result<void> Update::stage(Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
     return impl_->stage(deadline);
+}
+Result<void> Update::wait_committed(Deadline deadline) {
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
+    return impl_->wait_committed(deadline);
 }
 Result<void> Update::adopt(Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());

@@ -114,6 +114,11 @@ Result<void> SubscriberImpl::fit(std::string_view ring, std::span<const WeightTe
         SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
     if (!compiled) return std::unexpected(compiled.error());
     tensors_ = std::move(*compiled);
+    if (options_.staging != Staging::delta) return {};
+    auto difference =
+        compile_difference(manifest().packing, into, options_.partial, session_->mover());
+    if (!difference) return std::unexpected(difference.error());
+    delta_.emplace(std::move(*difference), options_, tensors_.target_bytes());
     return {};
 }
 
@@ -191,7 +196,7 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     if (!session_->is_ours()) return std::unexpected(std::move(why));  // the page is our parent's
     const bool poisoned = holding_.is_mixed();
     SubscriberPage& page = session_->own();
-    store_release(page.staged_version, poisoned ? std::int64_t{-1} : holding_.live_version());
+    store_release(page.staged_version, poisoned ? std::int64_t{-1} : holding_.received_version());
     page.problem.store(problem);
     session_->say(holding_.state());
     // The publisher waits for us, so it must know, unless it caused the error.
@@ -302,14 +307,24 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));
     }
+    if (delta_ && update_.parts_lent == 0) delta_->start(update_.version, holding_);
     // After timed_out it resumes where it was.
     for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
         if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
-        auto copied = tensors_.load(i, update_.lent, stream);
-        if (!copied) return give_up(std::move(copied.error()));
+        auto taken = take_part(i, stream);
+        if (!taken) return give_up(std::move(taken.error()));
         if (auto done = done_reading(i, stream); !done) return done;
     }
     return {};
+}
+
+Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream) {
+    if (delta_) {
+        const auto listed = delta_->take(part, update_.lent, stream, holding_);
+        if (!listed) return std::unexpected(listed.error());
+        if (*listed) return {};
+    }
+    return tensors_.load(part, update_.lent, stream);
 }
 
 Result<void> SubscriberImpl::stage(Deadline deadline) {
@@ -322,6 +337,7 @@ Result<void> SubscriberImpl::stage(Deadline deadline) {
                                  [&] { return session_->reading().is_read(end); });
     if (!waited) return give_up_unless_late(std::move(waited.error()));
     update_.staged = true;
+    if (delta_) show_delta(delta_->report(), session_->own());
     set_state(SubscriberState::staged);
     store_release(session_->own().staged_version, update_.version);
     store_release(session_->own().staged, update_.publication);
@@ -330,10 +346,11 @@ Result<void> SubscriberImpl::stage(Deadline deadline) {
     return {};
 }
 
-Result<void> SubscriberImpl::adopt(Deadline deadline) {
+Result<void> SubscriberImpl::wait_committed(Deadline deadline) {
     if (!update_.staged) {
         return refused(Errc::invalid_argument, "stage the version before adopting it");
     }
+    if (update_.committed) return {};
     Outcome now = Outcome::open;
     auto waited = session_->wait(fmt::format("the commit of version {}", update_.version), deadline,
                                  [&] { return (now = outcome()) != Outcome::open; });
@@ -348,6 +365,18 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     FAULT_POINT("weights.commit_seen");
     // Aborted; or the publication's line was reused, which takes an expulsion.
     if (now == Outcome::aborted) return give_up(aborted());
+    update_.committed = true;
+    return {};
+}
+
+Result<void> SubscriberImpl::adopt(Deadline deadline) {
+    if (auto waited = wait_committed(deadline); !waited) return waited;
+    if (delta_) {
+        auto there = tensors_.check_memory(session_->mover());
+        if (there) there = delta_->swap_in(holding_);
+        if (!there) return give_up(std::move(there.error()));
+        show_delta(delta_->report(), session_->own());
+    }
     update_.open = false;
     holding_.adopt(update_.version);
     SubscriberPage& page = session_->own();
@@ -357,6 +386,30 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     session_->say(holding_.state());
     FAULT_POINT("weights.live");
     session_->ring_publisher();
+    return {};
+}
+
+Result<void> SubscriberImpl::rollback() {
+    if (update_.open) {
+        return refused(Errc::busy, fmt::format("version {} is being taken in", update_.version));
+    }
+    if (!delta_ || !delta_->can_roll_back()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("there is no version to go back to: {}; only the last version "
+                                   "of an engine with Staging::delta can be rolled back, once, "
+                                   "unless it did not fit into the list",
+                                   holding_.text()));
+    }
+    if (auto there = tensors_.check_memory(session_->mover()); !there) return there;
+    const auto before = delta_->roll_back(holding_);
+    if (!before) {
+        holding_.give_up(before.error().message);
+        session_->say(holding_.state());
+        return std::unexpected(before.error());
+    }
+    holding_.go_back(*before);
+    store_release(session_->own().live_version, *before);
+    FAULT_POINT("weights.rolled_back");
     return {};
 }
 

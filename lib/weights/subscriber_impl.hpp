@@ -3,10 +3,12 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "delta_staging.hpp"
 #include "gpus.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
@@ -19,6 +21,7 @@ namespace rollring::weights {
 struct UpdateState {
     bool open = false;
     bool staged = false;
+    bool committed = false;  // as wait_committed found
     bool came_late = false;  // the version was committed before we began to read it
     std::uint64_t publication = 0;
     std::int64_t version = -1;
@@ -53,13 +56,17 @@ class SubscriberImpl {
     Result<void> done_reading(std::uint32_t part, Stream stream);
     Result<void> load(Deadline deadline, Stream stream);
     Result<void> stage(Deadline deadline);
+    Result<void> wait_committed(Deadline deadline);
     Result<void> adopt(Deadline deadline);
+    Result<void> rollback();
     void reject(std::string_view why, std::string_view tensor);
     void refuse(std::string_view why);
     Result<void> check_memory(std::span<const WeightTensor> tensors);
 
     [[nodiscard]] const UpdateState& update() const { return update_; }
     [[nodiscard]] const Holding& holding() const { return holding_; }
+    [[nodiscard]] bool stages_by_difference() const { return delta_.has_value(); }
+    [[nodiscard]] DeltaReport delta() const { return delta_ ? delta_->report() : DeltaReport{}; }
     [[nodiscard]] std::span<const TensorInfo> tensors() const { return tensors_.infos(); }
     [[nodiscard]] const Manifest& manifest() const { return session_->manifest(); }
     [[nodiscard]] std::uint64_t imports() const { return session_->imports(); }
@@ -67,7 +74,9 @@ class SubscriberImpl {
 
   private:
     SubscriberImpl(const SubscriberOptions& options, RingLink link)
-        : options_(options), link_(std::move(link)), holding_(options.held_version) {}
+        : options_(options), link_(std::move(link)), holding_(options.held_version) {
+        if (options.staging == Staging::delta) options_.in_place = false;
+    }
     Result<void> meet(std::string_view ring, std::span<const WeightTensor> into,
                       const device::Gpus& gpus, Patience& patience);
 
@@ -78,6 +87,8 @@ class SubscriberImpl {
     Result<void> wait_quiet(Deadline deadline);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
     Result<void> verify(std::uint32_t part, Deadline deadline);
+    // Into the tensors, or into the list of differences.
+    Result<void> take_part(std::uint32_t part, Stream stream);
     std::span<const TensorPiece> show(std::uint32_t part);
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
@@ -91,6 +102,7 @@ class SubscriberImpl {
     Holding holding_;
     std::unique_ptr<Session> session_;
     SubscriberTensors tensors_;
+    std::optional<DeltaStaging> delta_;
     UpdateState update_;
     std::vector<TensorPiece> pieces_;  // of the part that was lent last
 };

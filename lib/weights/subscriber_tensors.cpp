@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -214,6 +215,37 @@ Result<Targets> match(const Packing& packing, std::span<const WeightTensor> into
     return targets;
 }
 
+// Exchanging the values of elements that share memory would not restore them. Interleaved elements
+// count as sharing.
+bool may_overlap(const WeightTensor& tensor) {
+    if (tensor.strides.empty() || *count_elements(tensor) == 0) return false;
+    std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+    for (std::size_t dim = 0; dim < tensor.shape.size(); dim++) {
+        if (tensor.shape[dim] > 1) dims.emplace_back(tensor.strides[dim], tensor.shape[dim]);
+    }
+    std::ranges::sort(dims);
+    std::int64_t reach = 0;  // of the dimensions so far
+    for (const auto& [stride, extent] : dims) {
+        if (stride <= reach) return true;
+        reach += stride * (extent - 1);
+    }
+    return false;
+}
+
+// The copies of a whole tensor in the order of the engine's memory, as those of a view.
+Result<ViewCopies> as_view(const WeightTensor& tensor, const PackedTensor& published,
+                           std::deque<WeightTensor>& kept) {
+    if (may_overlap(tensor)) {
+        return refused(Errc::unsupported,
+                       fmt::format("tensor '{}': its elements may overlap each other, which "
+                                   "staging by difference cannot undo",
+                                   tensor.name));
+    }
+    kept.push_back(tensor);
+    if (!kept.back().view) kept.back().view = TensorView{};
+    return ViewCopies::make(kept.back(), published);
+}
+
 }  // namespace
 
 std::vector<TensorInfo> infos_of(const Packing& packing) {
@@ -254,6 +286,7 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
         for (const Target& target : (*targets)[i]) {
             const WeightTensor& at = *target.tensor;
             made.places_.add(at.data, reach_bytes(at, *count_elements(at)), i);
+            made.target_bytes_ += *count_elements(at) * at.dtype.bytes();
         }
     }
     made.places_.sort();
@@ -298,6 +331,37 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
         }
     }
     return made;
+}
+
+Result<std::unique_ptr<device::Difference>> compile_difference(const Packing& packing,
+                                                               std::span<const WeightTensor> into,
+                                                               bool partial, device::Mover& mover) {
+    if (into.empty()) {
+        return refused(Errc::invalid_argument,
+                       "Staging::delta needs the engine's tensors: give them to attach");
+    }
+    const auto targets = match(packing, into, partial, mover);
+    if (!targets) return std::unexpected(targets.error());
+    std::deque<WeightTensor> kept;
+    std::vector<std::vector<ViewCopies>> views(targets->size());
+    for (std::size_t i = 0; i < targets->size(); i++) {
+        for (const Target& target : (*targets)[i]) {
+            auto view = as_view(*target.tensor, packing.tensors[i], kept);
+            if (!view) return std::unexpected(view.error());
+            views[i].push_back(std::move(*view));
+        }
+    }
+    std::vector<std::vector<CopyJob>> parts;
+    for (const Part& part : packing.parts) {
+        std::vector<CopyJob>& jobs = parts.emplace_back();
+        for (const Piece& piece :
+             std::span(packing.pieces).subspan(part.first_piece, part.pieces)) {
+            for (const ViewCopies& view : views[piece.tensor]) {
+                if (auto cut = view.cut(piece, jobs); !cut) return std::unexpected(cut.error());
+            }
+        }
+    }
+    return mover.difference(std::move(parts));
 }
 
 Result<void> SubscriberTensors::check_memory(device::Mover& mover) const {

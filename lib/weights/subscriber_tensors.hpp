@@ -34,6 +34,8 @@ class SubscriberTensors {
     Result<void> load(std::uint32_t part, const std::byte* slot, Stream stream) {
         return plans_[part]->unpack(slot, stream);
     }
+    // Of the engine's tensors; memory that several share counts several times.
+    [[nodiscard]] std::uint64_t target_bytes() const { return target_bytes_; }
     // Compares the part's checksums, if there are any; returns the first of its pieces that
     // differs.
     Result<std::optional<std::size_t>> verify(std::uint32_t part, const std::byte* slot,
@@ -48,6 +50,13 @@ class SubscriberTensors {
     std::vector<std::unique_ptr<device::CopyPlan>> plans_;  // by part
     std::vector<std::unique_ptr<device::CopyPlan>> sums_;   // by part; empty without checksums
     std::uint64_t sums_offset_ = 0;
+    std::uint64_t target_bytes_ = 0;
 };
+
+// The same copies for staging by difference. Errors: as compile(), unsupported also where the
+// device cannot compare, or a tensor's elements may overlap each other.
+Result<std::unique_ptr<device::Difference>> compile_difference(const Packing& packing,
+                                                               std::span<const WeightTensor> into,
+                                                               bool partial, device::Mover& mover);
 
 }  // namespace rollring::weights

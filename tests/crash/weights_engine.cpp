@@ -1,5 +1,7 @@
 // An engine of the crash tests: takes versions for ever, and after every step knows what it holds.
-// Even ones read views, into the tensors that they serve; odd ones load into others and swap.
+// Even ones read views, into the tensors that they serve; odd ones load into others and swap. Those
+// that stage by difference go back from some versions; where the list has no room, it grows for
+// even ones, and odd ones load in place.
 
 #include <memory>
 #include <optional>
@@ -22,9 +24,10 @@ class Engine {
           index_(static_cast<std::uint32_t>(std::stoul(arguments.at(3)))),
           rank_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
           store_(make_store(arguments.at(5) == "1" ? Device::cuda(0) : Device::host())),
-          in_place_(index_ % 2 == 0),
-          serving_(*store_),
-          loading_(*store_),
+          delta_(arguments.at(6) == "1"),
+          in_place_(!delta_ && index_ % 2 == 0),
+          serving_(*store_, delta_),
+          loading_(*store_, delta_),
           note_(&board_->engines.at(index_)) {}
 
     int run() {
@@ -51,12 +54,17 @@ class Engine {
     }
 
     void attach_and_serve() {
-        const SubscriberOptions options{.name = fmt::format("engine-{}", index_),
-                                        .rank = rank_,
-                                        .device = store_->device(),
-                                        .in_place = in_place_,
-                                        .held_version = held_};
-        Model& into = in_place_ ? serving_ : loading_;
+        const bool even = index_ % 2 == 0;
+        const SubscriberOptions options{
+            .name = fmt::format("engine-{}", index_),
+            .rank = rank_,
+            .device = store_->device(),
+            .in_place = in_place_,
+            .held_version = held_,
+            .staging = delta_ ? Staging::delta : Staging::copy,
+            .delta_fallback = even ? DeltaFallback::beside : DeltaFallback::in_place,
+            .delta_list_bytes = 8 << 10};
+        Model& into = in_place_ || delta_ ? serving_ : loading_;
         auto made =
             Subscriber::attach(ring_, into.list(), options, Deadline::after_ms(engine_patience_ms));
         if (!made) return tell(made.error());
@@ -71,9 +79,12 @@ class Engine {
                 continue;
             }
             i++;
-            const auto taken = take(*update);
+            const auto taken = delta_ ? take_changes(*made, *update) : take(*update);
             if (taken) {
                 now_serves(*made, *taken);
+                // Not before it leaves: one that is stopped here must hear of its expulsion.
+                const bool stays = i < versions_per_attachment;
+                if (delta_ && stays && *taken % 5 == 0) go_back(*made, *taken);
                 continue;
             }
             tell(taken.error());
@@ -114,6 +125,41 @@ class Engine {
         return version;
     }
 
+    // The tensors keep the old version until the commit.
+    Result<std::int64_t> take_changes(const Subscriber& subscriber, Update& update) {
+        before_ = held_;
+        const auto still_old = [&] {
+            const bool untouched = subscriber.delta().way != DeltaWay::in_place;
+            require(!untouched || held_ < 0 || serving_.holds(held_),
+                    "engine {} does not hold version {} before the commit", index_, held_);
+        };
+        auto done = patiently([&](Deadline deadline) { return update.load(deadline); });
+        if (done) {
+            still_old();
+            done = patiently([&](Deadline deadline) { return update.stage(deadline); });
+        }
+        if (done) done = patiently([&](Deadline until) { return update.wait_committed(until); });
+        if (done) {
+            still_old();
+            done = patiently([&](Deadline deadline) { return update.adopt(deadline); });
+        }
+        if (!done) return std::unexpected(done.error());
+        return subscriber.live_version();
+    }
+
+    void go_back(Subscriber& subscriber, std::int64_t version) {
+        const auto done = subscriber.rollback();
+        // A version that was copied in place stays, and so does one that ended a mixture.
+        const bool may_not = subscriber.delta().way == DeltaWay::in_place || before_ < 0;
+        require(done || may_not, "engine {} did not go back from version {}: {}", index_, version,
+                done ? "" : done.error().to_string());
+        if (!done) return;
+        require(subscriber.live_version() == before_ && (before_ < 0 || serving_.holds(before_)),
+                "engine {} does not hold version {} again", index_, before_);
+        held_ = note_->live = before_;
+        note_->rolled_back++;
+    }
+
     // Lent values stay as they are, however long we were stopped.
     Result<void> read_part(Update& update, std::uint32_t part, std::int64_t version) {
         const auto views =
@@ -128,7 +174,7 @@ class Engine {
     }
 
     void now_serves(const Subscriber& subscriber, std::int64_t version) {
-        if (!in_place_) serving_.copy_from(loading_);
+        if (!in_place_ && !delta_) serving_.copy_from(loading_);
         require(serving_.holds(version), "engine {} serves something else than version {}", index_,
                 version);
         require(
@@ -149,7 +195,8 @@ class Engine {
     // After an error: the old version whole, or poisoned.
     void check_held(const Subscriber& subscriber) {
         if (subscriber.state() == SubscriberState::poisoned) {
-            require(in_place_ && !subscriber.problem().empty(), "poisoned without need or reason");
+            const bool may = delta_ ? subscriber.delta().way == DeltaWay::in_place : in_place_;
+            require(may && !subscriber.problem().empty(), "poisoned without need or reason");
             held_ = -1;
             note_->poisoned++;
             return;
@@ -168,11 +215,13 @@ class Engine {
     std::uint32_t index_;
     std::uint32_t rank_;
     std::unique_ptr<Store> store_;
+    bool delta_;
     bool in_place_;
     Model serving_;
     Model loading_;
     EngineNote* note_;
     std::int64_t held_ = -1;
+    std::int64_t before_ = -1;  // the version before the last one that was taken
 };
 
 }  // namespace

@@ -30,22 +30,43 @@ struct Point {
     bool trainer;
     std::vector<int> hits;
     std::uint32_t ranks = 1;
+    bool delta = false;
 };
 
 const std::vector<Point> points = {
-    {"weights.begun", true, {1, 3}},          {"weights.slot_taken", true, {1, 3, 20}},
-    {"weights.packed", true, {1, 2, 20}},     {"weights.published", true, {1, 3}},
-    {"weights.staged_seen", true, {1, 3}},    {"weights.decided", true, {1, 3}},
-    {"weights.committed", true, {1, 3}},      {"weights.stamped", true, {1, 3}},
-    {"weights.begun", true, {2}, 2},          {"weights.published", true, {2}, 2},
-    {"weights.staged_seen", true, {2}, 2},    {"weights.voted", true, {1, 3}, 2},
-    {"weights.decided", true, {2}, 2},        {"weights.committed", true, {2}, 2},
-    {"weights.stamped", true, {2}, 2},        {"weights.admitted", false, {1, 2}},
-    {"weights.attached", false, {1, 2}},      {"weights.seen", false, {1, 3}},
-    {"weights.part_seen", false, {1, 2, 15}}, {"weights.reading", false, {1, 2, 15}},
-    {"weights.read_done", false, {1, 2, 15}}, {"weights.staged", false, {1, 3}},
-    {"weights.commit_seen", false, {1, 3}},   {"weights.live", false, {1, 3}},
+    {"weights.begun", true, {1, 3}},
+    {"weights.slot_taken", true, {1, 3, 20}},
+    {"weights.packed", true, {1, 2, 20}},
+    {"weights.published", true, {1, 3}},
+    {"weights.staged_seen", true, {1, 3}},
+    {"weights.decided", true, {1, 3}},
+    {"weights.committed", true, {1, 3}},
+    {"weights.stamped", true, {1, 3}},
+    {"weights.begun", true, {2}, 2},
+    {"weights.published", true, {2}, 2},
+    {"weights.staged_seen", true, {2}, 2},
+    {"weights.voted", true, {1, 3}, 2},
+    {"weights.decided", true, {2}, 2},
+    {"weights.committed", true, {2}, 2},
+    {"weights.stamped", true, {2}, 2},
+    {"weights.admitted", false, {1, 2}},
+    {"weights.attached", false, {1, 2}},
+    {"weights.seen", false, {1, 3}},
+    {"weights.part_seen", false, {1, 2, 15}},
+    {"weights.reading", false, {1, 2, 15}},
+    {"weights.read_done", false, {1, 2, 15}},
+    {"weights.staged", false, {1, 3}},
+    {"weights.commit_seen", false, {1, 3}},
+    {"weights.live", false, {1, 3}},
     {"weights.closing", false, {1}},
+    {"weights.compared", false, {1, 2, 15}, 1, true},
+    {"weights.swapped", false, {1, 2, 15}, 1, true},
+    {"weights.staged", false, {2}, 1, true},
+    {"weights.commit_seen", false, {2}, 1, true},
+    {"weights.rolled_back", false, {1}, 1, true},
+    {"weights.decided", true, {2}, 1, true},
+    {"weights.committed", true, {2}, 1, true},
+    {"weights.swapped", false, {2}, 2, true},
 };
 
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
@@ -113,7 +134,10 @@ int run_all(const std::vector<std::string>& arguments) {
                                           .stop = std::string(action) == "stop",
                                           .closing = point.name == std::string("weights.closing"),
                                           .victim = victim};
-                    const Crew crew{.engines = 2, .ranks = point.ranks, .gpu = gpu};
+                    const Crew crew{.engines = 2,
+                                    .ranks = point.ranks,
+                                    .gpu = gpu && !point.delta,
+                                    .delta = point.delta};
                     try {
                         point.trainer ? strike_trainer(fault, crew, totals)
                                       : strike_engine(fault, crew, totals);

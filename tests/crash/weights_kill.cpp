@@ -1,6 +1,6 @@
 // A trainer and three engines, killed and stopped at random moments, by the hundred.
 //
-//   kill_weights [--kills N] [--seed N] [--gpu]
+//   kill_weights [--kills N] [--seed N] [--gpu] [--delta]
 
 #include <unistd.h>
 
@@ -97,19 +97,23 @@ class Driver {
         std::uint64_t poisoned = 0;
         std::uint64_t kept_old = 0;
         std::uint64_t gone = 0;
+        std::uint64_t rolled_back = 0;
         for (std::uint32_t i = 0; i < crew_.engines; i++) {
             const EngineNote& engine = stage_.board().engines[i];
             taken += engine.syncs;
             poisoned += engine.poisoned;
             kept_old += engine.kept_old;
+            rolled_back += engine.rolled_back;
             gone += engine.told.of(Errc::peer_gone);
         }
         const TrainerNote& trainer = stage_.board().trainers[0];
         fmt::print(
             "trainer_kills={} engine_kills={} stops={} versions={} taken={} resent={} "
-            "expelled={} poisoned={} kept_old={} peer_gone={} ring={}\n",
+            "expelled={} poisoned={} kept_old={} rolled_back={} peer_gone={} ring={}\n",
             did_.trainer_kills, did_.engine_kills, did_.stops, trainer.syncs.load(), taken,
-            trainer.resent.load(), all_expelled(), poisoned, kept_old, gone, stage_.committed());
+            trainer.resent.load(), all_expelled(), poisoned, kept_old, rolled_back, gone,
+            stage_.committed());
+        require(!crew_.delta || rolled_back > 0, "no engine went back");
         require(did_.trainer_kills > 0 && did_.engine_kills > 0 && did_.stops > 0,
                 "not everyone was struck");
         require(trainer.syncs >= did_.engine_kills, "only {} versions", trainer.syncs.load());
@@ -128,9 +132,10 @@ int run_all(const std::vector<std::string>& arguments) {
     const std::uint64_t seed =
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
-    fmt::print("kill_weights --kills {} --seed {}\n", kills, seed);
+    const bool delta = std::ranges::find(arguments, "--delta") != arguments.end();
+    fmt::print("kill_weights --kills {} --seed {}{}\n", kills, seed, delta ? " --delta" : "");
     static_cast<void>(std::fflush(stdout));
-    Driver({.engines = 3, .gpu = gpu}, seed).run(kills);
+    Driver({.engines = 3, .gpu = gpu, .delta = delta}, seed).run(kills);
     fmt::print("leftovers in /dev/shm: {}\n", weights_leftovers());
     return weights_leftovers() == 0 ? 0 : 1;
 }

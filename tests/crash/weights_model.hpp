@@ -31,7 +31,8 @@ std::unique_ptr<Store> make_gpu_store(Device device);
 // The tensors of a small model: one larger than a slot of 4 KiB, one without elements, one scalar.
 class Model {
   public:
-    explicit Model(Store& store);
+    // `sparse`: from one version to the next, few elements change.
+    explicit Model(Store& store, bool sparse = false);
     void fill(std::int64_t version);
     [[nodiscard]] bool holds(std::int64_t version) const;
     void copy_from(const Model& other);
@@ -46,10 +47,13 @@ class Model {
         std::size_t bytes;
         std::size_t element_bytes;
     };
+    [[nodiscard]] std::byte value(std::int64_t version, std::size_t tensor,
+                                  std::size_t place) const;
     [[nodiscard]] bool same(const std::byte* at, std::size_t tensor, std::size_t first,
                             std::size_t bytes, std::int64_t version) const;
 
     Store* store_;
+    bool sparse_;
     std::vector<Place> places_;
     std::vector<WeightTensor> list_;
     mutable std::vector<std::byte> buffer_;

@@ -39,6 +39,7 @@ struct EngineNote {
     std::atomic<std::uint64_t> syncs;
     std::atomic<std::uint64_t> attached;
     std::atomic<std::uint64_t> poisoned;
+    std::atomic<std::uint64_t> rolled_back;
     std::atomic<std::uint64_t> kept_old;  // errors after which the old version was there, whole
     Told told;
 };
@@ -66,11 +67,12 @@ struct Crew {
     std::uint32_t engines = 2;  // engine i attaches to rank i modulo ranks
     std::uint32_t ranks = 1;
     bool gpu = false;
+    bool delta = false;  // engines stage by difference, versions change few elements
 };
 
-// --trainer BOARD RING RANK RANKS ENGINES GPU
+// --trainer BOARD RING RANK RANKS ENGINES GPU DELTA
 int trainer_role(const std::vector<std::string>& arguments);
-// --engine BOARD RING INDEX RANK GPU
+// --engine BOARD RING INDEX RANK GPU DELTA
 int engine_role(const std::vector<std::string>& arguments);
 
 // All of them, from the driver's side. A process that is left at the end is killed.

@@ -52,14 +52,15 @@ pid_t Stage::start_trainer(std::uint32_t rank, const std::string& fault) {
     return trainers_.at(rank) =
                start_self({"--trainer", board_.fd(), ring_.name(), std::to_string(rank),
                            std::to_string(crew_.ranks), std::to_string(crew_.engines / crew_.ranks),
-                           crew_.gpu ? "1" : "0"},
+                           crew_.gpu ? "1" : "0", crew_.delta ? "1" : "0"},
                           fault);
 }
 
 pid_t Stage::start_engine(std::uint32_t index, const std::string& fault) {
     return engines_.at(index) =
                start_self({"--engine", board_.fd(), ring_.name(), std::to_string(index),
-                           std::to_string(index % crew_.ranks), crew_.gpu ? "1" : "0"},
+                           std::to_string(index % crew_.ranks), crew_.gpu ? "1" : "0",
+                           crew_.delta ? "1" : "0"},
                           fault);
 }
 

@@ -22,7 +22,7 @@ class Trainer {
           ranks_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
           engines_(static_cast<std::uint32_t>(std::stoul(arguments.at(5)))),
           store_(make_store(arguments.at(6) == "1" ? Device::cuda(0) : Device::host())),
-          model_(*store_),
+          model_(*store_, arguments.at(7) == "1"),
           note_(&board_->trainers.at(rank_)) {}
 
     int run() {

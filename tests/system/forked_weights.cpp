@@ -56,6 +56,8 @@ void try_subscriber(Subscriber& subscriber) {
         {"Subscriber::next", [&] { return refused_as_forked(subscriber.next(patience())); }},
         {"Subscriber::check_memory",
          [&] { return refused_as_forked(subscriber.check_memory({})); }},
+        {"Subscriber::rollback", [&] { return refused_as_forked(subscriber.rollback()); }},
+        {"Subscriber::delta", tells([&] { return subscriber.delta().version; })},
         {"Subscriber::refuse", inert([&] { subscriber.refuse("by a child"); })},
         {"Subscriber::interrupt", inert([&] { subscriber.interrupt(); })},
         {"Subscriber::live_version", tells([&] { return subscriber.live_version(); })},
@@ -75,6 +77,7 @@ void try_subscriber(Subscriber& subscriber) {
         {"Update::done_reading", [&] { return refused_as_forked(update.done_reading(0)); }},
         {"Update::load", [&] { return refused_as_forked(update.load(now)); }},
         {"Update::stage", [&] { return refused_as_forked(update.stage(now)); }},
+        {"Update::wait_committed", [&] { return refused_as_forked(update.wait_committed(now)); }},
         {"Update::adopt", [&] { return refused_as_forked(update.adopt(now)); }},
         {"Update::reject", inert([&] { update.reject("by a child"); })},
     };
@@ -118,13 +121,28 @@ void try_weights() {
     require(write(began[1], "x", 1) == 1, "tell the engine");
     require(collect(engine) == 0, "no step of an update is a forked child's");
     // `called` of this process lacks the calls that the engine's process has made.
-    for (const char* method :
-         {"Subscriber::next", "Subscriber::check_memory", "Subscriber::refuse",
-          "Subscriber::interrupt", "Subscriber::live_version", "Subscriber::state",
-          "Subscriber::problem", "Subscriber::tensors", "Subscriber::publisher_id",
-          "RelaySubscriber::part_bytes", "Subscriber::memory", "Subscriber::imports",
-          "Update::parts", "Update::part", "Update::done_reading", "Update::load", "Update::stage",
-          "Update::adopt", "Update::reject"}) {
+    for (const char* method : {"Subscriber::next",
+                               "Subscriber::check_memory",
+                               "Subscriber::refuse",
+                               "Subscriber::interrupt",
+                               "Subscriber::live_version",
+                               "Subscriber::state",
+                               "Subscriber::problem",
+                               "Subscriber::tensors",
+                               "Subscriber::publisher_id",
+                               "RelaySubscriber::part_bytes",
+                               "Subscriber::memory",
+                               "Subscriber::imports",
+                               "Subscriber::rollback",
+                               "Subscriber::delta",
+                               "Update::wait_committed",
+                               "Update::parts",
+                               "Update::part",
+                               "Update::done_reading",
+                               "Update::load",
+                               "Update::stage",
+                               "Update::adopt",
+                               "Update::reject"}) {
         called.insert(std::string("rollring::") + method);
     }
 }

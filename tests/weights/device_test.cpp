@@ -301,4 +301,20 @@ TEST_CASE("a tensor whose memory is released is refused by name, and nothing is 
     CHECK(pair.engine.holds(3));
 }
 
+TEST_CASE("a device that does not compare refuses staging by difference by name") {
+    Pair pair;
+    Tensors other = small_model();
+    const auto made = Subscriber::attach(
+        pair.ring.name(), other.list(),
+        {.name = "compares", .rank = 0, .device = engine_gpu, .staging = Staging::delta},
+        patience());
+    REQUIRE(!made);
+    CHECK(made.error().code == Errc::unsupported);
+    CHECK(made.error().message.contains("only for tensors in host memory"));
+    const auto stat = stat_weights(pair.ring.name());
+    REQUIRE_OK(stat);
+    REQUIRE(stat->front().subscribers.size() == 2);
+    CHECK(stat->front().subscribers[1].state == SubscriberState::refused);
+}
+
 }  // namespace rollring::test

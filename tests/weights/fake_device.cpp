@@ -85,6 +85,11 @@ class FakeMover : public HostMover {
         if (!made) return made;
         return std::make_unique<FakePlan>(*device_, std::move(*made));
     }
+    // As a device that does not compare.
+    Result<std::unique_ptr<Difference>> difference(
+        std::vector<std::vector<CopyJob>> parts) override {
+        return Mover::difference(std::move(parts));
+    }
     std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) override {
         const auto found =
             std::ranges::find(places, device_->released.load(), &MemoryPlace::address);

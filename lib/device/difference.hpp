@@ -1,0 +1,37 @@
+#pragma once
+// The differences between an incoming version and the tensors of an engine, as a list that can be
+// exchanged with them, and exchanged back.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rollring/error.hpp"
+#include "rollring/weight_tensor.hpp"
+
+namespace rollring::device {
+
+// Compiled once, from the copies of all parts of a version; every one is a view (CopyJob::view).
+// One thread at a time.
+class Difference {
+  public:
+    struct Size {
+        std::uint64_t elements = 0;  // that were compared
+        std::uint64_t changed = 0;   // of these
+        std::uint64_t bytes = 0;     // of memory that the list uses for them
+    };
+
+    virtual ~Difference() = default;
+    // Empties the list, which may use memory of `bytes_max` from now on. Memory beyond
+    // `bytes_kept`, and beyond the bytes that the list used, is freed.
+    virtual void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) = 0;
+    // Compares a part in its slot with the tensors, which are only read, and appends the values of
+    // the slot that differ. Waits for the device. False: there is no room, and the list is as it
+    // was before.
+    virtual Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream) = 0;
+    // Exchanges the listed values of a part with those of the tensors. Waits for the device. After
+    // an error some may be exchanged.
+    virtual Result<void> swap(std::size_t part, Stream stream) = 0;
+    [[nodiscard]] virtual Size size() const = 0;
+};
+
+}  // namespace rollring::device

@@ -1,0 +1,146 @@
+#include "delta_staging.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "fault_point.hpp"
+
+namespace rollring::weights {
+namespace {
+
+// A model of few elements can change in all of them.
+constexpr std::uint64_t list_bytes_least = 64 << 10;
+
+// Adds the time of a scope.
+class Timed {
+  public:
+    explicit Timed(std::int64_t& sum) : sum_(&sum), begun_ns_(monotonic_ns()) {}
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+    ~Timed() { *sum_ += monotonic_ns() - begun_ns_; }
+
+  private:
+    std::int64_t* sum_;
+    std::int64_t begun_ns_;
+};
+
+}  // namespace
+
+DeltaStaging::DeltaStaging(std::unique_ptr<device::Difference> difference,
+                           const SubscriberOptions& options, std::uint64_t bytes)
+    : difference_(std::move(difference)),
+      fallback_(options.delta_fallback),
+      list_bytes_(options.delta_list_bytes != 0 ? options.delta_list_bytes
+                                                : std::max(bytes / 4, list_bytes_least)) {}
+
+void DeltaStaging::start(std::int64_t version, const Holding& holding) {
+    before_.reset();
+    parts_ = 0;
+    listed_ = true;
+    was_whole_ = !holding.is_mixed();
+    const bool serves = was_whole_ && holding.live_version() >= 0;
+    may_copy_ = fallback_ == DeltaFallback::in_place || !serves;
+    report_ = {.version = version};
+    const bool grows = fallback_ == DeltaFallback::beside;
+    difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_,
+                       list_bytes_);
+}
+
+void DeltaStaging::count() {
+    const device::Difference::Size size = difference_->size();
+    report_.elements = size.elements;
+    report_.changed = size.changed;
+    report_.list_bytes = size.bytes;
+    if (fallback_ == DeltaFallback::beside && size.bytes > list_bytes_) {
+        report_.way = DeltaWay::beside;
+    }
+}
+
+std::unexpected<Error> DeltaStaging::too_large() const {
+    if (fallback_ == DeltaFallback::beside) {
+        return refused(Errc::too_large,
+                       "the machine has no memory for the list of its differences");
+    }
+    return refused(
+        Errc::too_large,
+        fmt::format("too much has changed: {} of the first {} elements, for which {} bytes of list "
+                    "are not enough; raise SubscriberOptions::delta_list_bytes, or set "
+                    "delta_fallback to beside or in_place",
+                    report_.changed, report_.elements, list_bytes_));
+}
+
+Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Stream stream,
+                                Holding& holding) {
+    if (!listed_) return false;
+    {
+        const Timed timed(report_.compare_ns);
+        const auto fits = difference_->compare(part, slot, stream);
+        if (!fits) return std::unexpected(fits.error());
+        listed_ = *fits;
+    }
+    count();
+    FAULT_POINT("weights.compared");
+    if (listed_) {
+        parts_ = part + 1;
+        return true;
+    }
+    if (!may_copy_) return too_large();
+    holding.touch();
+    report_.way = DeltaWay::in_place;
+    if (auto swapped = swap(std::exchange(parts_, 0)); !swapped) {
+        return std::unexpected(swapped.error());
+    }
+    return false;
+}
+
+Result<void> DeltaStaging::swap(std::uint32_t parts) {
+    for (std::uint32_t part = 0; part < parts; part++) {
+        if (auto swapped = difference_->swap(part, {}); !swapped) return swapped;
+        FAULT_POINT("weights.swapped");
+    }
+    return {};
+}
+
+Result<void> DeltaStaging::swap_in(Holding& holding) {
+    if (!listed_) return {};
+    const Timed timed(report_.swap_ns);
+    const std::int64_t live = holding.live_version();
+    holding.touch();
+    if (auto swapped = swap(parts_); !swapped) return swapped;
+    if (was_whole_) before_ = live;
+    return {};
+}
+
+Result<std::int64_t> DeltaStaging::roll_back(Holding& holding) {
+    const std::int64_t before = *std::exchange(before_, std::nullopt);
+    holding.touch();
+    if (auto swapped = swap(parts_); !swapped) return std::unexpected(swapped.error());
+    return before;
+}
+
+void show_delta(const DeltaReport& report, SubscriberPage& page) {
+    poke(page.delta_elements, report.elements);
+    poke(page.delta_changed, report.changed);
+    poke(page.delta_list_bytes, report.list_bytes);
+    poke(page.delta_compare_ns, report.compare_ns);
+    poke(page.delta_swap_ns, report.swap_ns);
+    poke(page.delta_way, static_cast<std::uint32_t>(report.way));
+    store_release(page.delta_version, static_cast<std::uint64_t>(report.version + 1));
+}
+
+DeltaReport shown_delta(const SubscriberPage& page) {
+    const std::uint64_t version = observe(page.delta_version);
+    if (version == 0) return {};
+    return {.version = static_cast<std::int64_t>(version - 1),
+            .way = static_cast<DeltaWay>(peek(page.delta_way)),
+            .elements = peek(page.delta_elements),
+            .changed = peek(page.delta_changed),
+            .list_bytes = peek(page.delta_list_bytes),
+            .compare_ns = peek(page.delta_compare_ns),
+            .swap_ns = peek(page.delta_swap_ns)};
+}
+
+}  // namespace rollring::weights

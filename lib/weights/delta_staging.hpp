@@ -1,0 +1,56 @@
+#pragma once
+// Staging by difference: the list of a version's differences from the engine's tensors, its
+// exchange with them, and the version that an exchange back restores.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "difference.hpp"
+#include "rollring/weights.hpp"
+#include "session.hpp"
+
+namespace rollring::weights {
+
+class DeltaStaging {
+  public:
+    // `bytes`: of all tensors.
+    DeltaStaging(std::unique_ptr<device::Difference> difference, const SubscriberOptions& options,
+                 std::uint64_t bytes);
+
+    // Begins a version; the one before cannot be rolled back any more. `holding`: of the engine.
+    void start(std::int64_t version, const Holding& holding);
+    // Lists the differences of a part. False: there is no room, so the differences of the parts
+    // before it are in the tensors now, and it and all later parts are to be copied there.
+    // too_large: there is no room, and that is not allowed.
+    Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Holding& holding);
+    // Exchanges the values of the version, which is committed.
+    Result<void> swap_in(Holding& holding);
+    // Exchanges them back; returns the version before.
+    Result<std::int64_t> roll_back(Holding& holding);
+
+    [[nodiscard]] bool can_roll_back() const { return before_.has_value(); }
+    [[nodiscard]] const DeltaReport& report() const { return report_; }
+
+  private:
+    Result<void> swap(std::uint32_t parts);
+    [[nodiscard]] std::unexpected<Error> too_large() const;
+    void count();
+
+    std::unique_ptr<device::Difference> difference_;
+    DeltaFallback fallback_;
+    std::uint64_t list_bytes_;
+    std::uint32_t parts_ = 0;             // of the version, that are in the list
+    bool listed_ = true;                  // all of its parts so far are
+    bool was_whole_ = false;              // the tensors held one version before it, or none
+    bool may_copy_ = false;               // into the tensors, if the list is full
+    std::optional<std::int64_t> before_;  // the version that rolling back restores
+    DeltaReport report_;
+};
+
+// Shows a report to other processes.
+void show_delta(const DeltaReport& report, SubscriberPage& page);
+// The report of a page; without one its version is -1.
+DeltaReport shown_delta(const SubscriberPage& page);
+
+}  // namespace rollring::weights
