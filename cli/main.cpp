@@ -27,7 +27,7 @@ To inspect a running ring: rollring top r (a live page), rollring groups r (the 
 that a trainer waits for), rollring weights r (the weights that the engines serve),
 rollring ls, rollring doctor; for Prometheus: rollring metrics.
 To size the memory of a run: rollring size.
-To send recorded batches again: rollring replay runs/42 r.
+To keep rollouts: rollring record r --output runs/42; to send them again: rollring replay.
 For unmodified environments and trainers of Atropos: rollring serve-atropos r.
 Exit codes: 0 done; 1 failed, or the report could not be written; 2 wrong use;
 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
@@ -42,7 +42,8 @@ int main(int argc, char** argv) {
          .footer = main_footer,
          .commands = {add_create, add_rm, pass_on<ls_line>, pass_on<stat_line>,
                       pass_on<doctor_line>, add_produce, add_consume, pass_on<groups_line>,
-                      pass_on<weights_line>, pass_on<metrics_line>, add_top, pass_on<replay_line>,
-                      pass_on<serve_atropos_line>, add_run_env, add_demo, add_formats, add_size}},
+                      pass_on<weights_line>, pass_on<metrics_line>, add_top, pass_on<record_line>,
+                      pass_on<replay_line>, pass_on<serve_atropos_line>, add_run_env, add_demo,
+                      add_formats, add_size}},
         argc, argv);
 }

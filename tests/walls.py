@@ -79,6 +79,7 @@ INCLUDES = {
     "cli": ("integrations/atropos/commands",),
     "cli/records": ("integrations/atropos/atropos_json.hpp",),
     "cli/commands/inspect.cpp": (REQUESTS,),
+    "cli/commands/record.cpp": ("include/rollring/extras/recording.hpp",),
     "cli/commands/replay.cpp": ("include/rollring/extras/recording.hpp",),
     "cli/formats/stat_metrics.hpp": (REQUESTS,),
     "cli/formats/look_report.cpp": (REQUESTS,),

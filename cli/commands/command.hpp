@@ -49,6 +49,7 @@ Command add_metrics(CLI::App& app);
 Command add_top(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_formats(CLI::App& app);
+Command add_record(CLI::App& app);
 Command add_replay(CLI::App& app);
 
 // Prints "rollring: <Errc name>: message" on stderr and, for wrong use, a pointer to the help.

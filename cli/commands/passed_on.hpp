@@ -31,6 +31,8 @@ inline constexpr PassedOn groups_line{"groups", "Show incomplete and pending gro
                                       inspect_program};
 inline constexpr PassedOn weights_line{"weights", "Show the weight channel of a ring",
                                        inspect_program};
+inline constexpr PassedOn record_line{"record", "Record the groups that pass through a ring",
+                                      recording_program};
 inline constexpr PassedOn replay_line{"replay", "Send the batches of a recording into a ring",
                                       recording_program};
 inline constexpr PassedOn metrics_line{"metrics", "Export metrics of rings to Prometheus",

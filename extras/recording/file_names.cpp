@@ -74,8 +74,7 @@ bool is_written(const std::filesystem::path& directory) {
 
 std::unexpected<Error> file_failed(int system_errno, const std::string& what,
                                    const std::filesystem::path& path) {
-    return failed(code_of(system_errno), system_errno,
-                  fmt::format("{} {}", what, path.string()));
+    return failed(code_of(system_errno), system_errno, fmt::format("{} {}", what, path.string()));
 }
 
 }  // namespace rollring::recording

@@ -14,6 +14,7 @@
 #include "fd.hpp"
 #include "file_names.hpp"
 #include "file_scan.hpp"
+#include "formed_group.hpp"
 #include "rollring/extras/recording.hpp"
 #include "rollring/time.hpp"
 
@@ -114,6 +115,7 @@ struct RecordingWriter::Impl {
     Result<void> begin_file();
     Result<std::uint64_t> add_record(const TrajectoryView& view, std::int64_t now_ns);
     Result<void> add_batch(const Sequences& batch);
+    Result<std::uint64_t> add(const Sequences& batch);
     void end_batch(const Sequences& batch, std::span<const std::uint64_t> offsets,
                    std::int64_t now_ns);
     void remove_oldest();
@@ -239,6 +241,14 @@ std::unexpected<Error> RecordingWriter::Impl::break_off(Error error, std::uint64
     return std::unexpected(std::move(error));
 }
 
+Result<std::uint64_t> RecordingWriter::Impl::add(const Sequences& batch) {
+    if (auto begun = begin_file(); !begun) return break_off(begun.error(), 0);
+    const std::uint64_t start = file->bytes();
+    if (auto added = add_batch(batch); !added) return break_off(added.error(), start);
+    remove_oldest();
+    return before.next_batch++;
+}
+
 RecordingWriter::RecordingWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RecordingWriter::RecordingWriter(RecordingWriter&&) noexcept = default;
 RecordingWriter& RecordingWriter::operator=(RecordingWriter&&) noexcept = default;
@@ -269,13 +279,16 @@ Result<RecordingWriter> RecordingWriter::open(const std::filesystem::path& direc
 Result<std::uint64_t> RecordingWriter::add(const Sequences& batch) {
     if (auto good = impl_->check(); !good) return std::unexpected(good.error());
     if (!batch.leased()) return refused(Errc::not_leased, "the batch was given back before");
-    if (auto begun = impl_->begin_file(); !begun) return impl_->break_off(begun.error(), 0);
-    const std::uint64_t start = impl_->file->bytes();
-    if (auto added = impl_->add_batch(batch); !added) {
-        return impl_->break_off(added.error(), start);
-    }
-    impl_->remove_oldest();
-    return impl_->before.next_batch++;
+    return impl_->add(batch);
+}
+
+Result<std::uint64_t> RecordingWriter::add_group(std::span<const TrajectoryView* const> records,
+                                                 std::uint32_t size,
+                                                 const AdvantageFormula& formula) {
+    if (auto good = impl_->check(); !good) return std::unexpected(good.error());
+    auto formed = recording::FormedGroup::of(records, size, formula);
+    if (!formed) return std::unexpected(formed.error());
+    return impl_->add(*formed);
 }
 
 Result<void> RecordingWriter::acked(std::uint64_t number, std::int64_t step) {

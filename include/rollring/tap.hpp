@@ -89,8 +89,8 @@ class ROLLRING_API Tap {
     Tap& operator=(Tap&&) noexcept;
     ~Tap();
 
-    // The next record that the tap has not returned before. A round ends at what was committed when
-    // it began. Never waits.
+    // The next record that the tap has not returned before. A round ends at the last
+    // record that was committed before it began. Never waits.
     TapPoll poll(TapRecord& record);
 
     [[nodiscard]] const Schema& schema() const;

@@ -58,7 +58,7 @@ struct Tap::Impl {
         seen.begin_behind(lane, epoch, epoch == 0 ? 0 : peek(map.owner(lane).records));
     }
 
-    // True once the consumer has released what lies at the lane's place, which then moves on.
+    // True once the consumer has released the record at the lane's place, which then moves on.
     bool passed(std::uint32_t lane, TapPlace& place) const {
         order_reads();
         const std::uint64_t head = observe(map.entry(lane).head);

@@ -87,7 +87,7 @@ class Tap(Closes):
     def next(self) -> TappedRecord | None:
         """The next record of this round; None at its end, and the next call begins another one.
 
-        Never waits. A round ends at what was committed when it began.
+        Never waits. A round ends at the last record that was committed before it began.
 
         Raises:
             ClosedError: The tap was closed.

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -354,3 +355,63 @@ def test_replay_waits_for_room_and_ends_at_ctrl_c(again: str, ring: str, tmp_pat
         report = json.loads(child.stdout.read())
     assert child.returncode == 130
     assert report["interrupted"] and report["records"] > 0
+
+
+def test_record_keeps_the_groups_that_pass(ring: str, again: str, tmp_path: Path) -> None:
+    """From outside: the trainer's own recording has the same groups."""
+    command = Path(sys.executable).with_name("rollring")
+    with (
+        rr.Stash(ring, batch_groups=1, order="fifo") as stash,
+        rr.Producer(ring) as producer,
+        rr.extras.record(stash, tmp_path / "inside"),
+        subprocess.Popen(
+            [command, "record", ring, "--output", tmp_path / "outside", "--groups", "5", "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child,
+    ):
+        for number in range(5):
+            if number == 2:
+                producer.push("prompt/2", status="failed", repetition_id=4, group_size=5)
+            for member in reversed(range(4)):
+                producer.push(
+                    f"prompt/{number}",
+                    token_ids=np.arange(7 + member),
+                    logprobs=-np.arange(7 + member) / 4,
+                    reward=number / (member + 1),
+                    repetition_id=member,
+                    group_size=5 if number == 2 else 4,
+                    extra={"number": number},
+                )
+        said, wrong = child.communicate(timeout=PATIENCE)  # the records are in memory until then
+        assert child.returncode == 0, wrong
+        for _ in range(5):
+            with stash.next(PATIENCE):
+                pass
+    report = json.loads(said)
+    assert (report["groups"], report["records"], report["missed"]) == (5, 20, 0)
+    inside, outside = (rr.open_recording(tmp_path / name) for name in ("inside", "outside"))
+    by_key = {batch.sequences[0].instance_id: content(batch) for batch in inside}
+    assert {batch.sequences[0].instance_id: content(batch) for batch in outside} == by_key
+    assert {info.step for info in outside.batches} == {None}
+
+
+def test_record_ends_with_its_ring(again: str, tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("rollring")
+    with (
+        subprocess.Popen(
+            [command, "record", again, "-o", tmp_path], stdout=subprocess.PIPE, text=True
+        ) as child,
+        rr.Producer(again) as producer,
+    ):
+        send(producer, 1)
+        producer.push("half", token_ids=[1], group_size=2, repetition_id=0)
+        while not list(tmp_path.glob("*.rollouts")) or not len(rr.open_recording(tmp_path)):
+            assert child.poll() is None
+            time.sleep(0.01)
+        rr.remove(again, force=True)
+        assert child.stdout is not None
+        said = child.stdout.read()
+    assert child.returncode == 0
+    assert "recorded 1 group, 4 records" in said and "left out 1 group" in said

@@ -88,6 +88,21 @@ TEST_CASE("recording: groups with failed members, missing rewards and NaN come b
     CHECK(std::isnan(again->rewards()[1]));
 }
 
+TEST_CASE("recording: a group that no stash has formed is one batch, as a stash would have it") {
+    const Folder folder;
+    Run run;
+    const Batch& batch = run.next();
+    RecordingWriter writer = open_writer(folder.path());
+    const TrajectoryView* const records[] = {&batch.sequences()[1].view,
+                                             &batch.sequences()[0].view};
+    REQUIRE(writer.add_group(records, 2) == 0);
+    CHECK(failed_with(writer.add_group({}, 2), Errc::invalid_argument));
+    const Recording recording = open_recording(folder.path());
+    const auto again = recording.read(0);
+    REQUIRE(again.has_value());
+    CHECK(fingerprint(*again, recording.schema()) == fingerprint(batch, run.stash().schema()));
+}
+
 TEST_CASE("recording: columns of a ring's own are in it, and another ring's are refused") {
     const Folder folder;
     const auto schema = Schema::standard_with(

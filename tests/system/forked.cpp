@@ -299,6 +299,7 @@ void try_recording() {
     auto writer = opened(RecordingWriter::open(folder, stash->schema()), "writer");
     try_in_child({
         {"RecordingWriter::add", [&] { return refused_as_forked(writer.add(batch)); }},
+        {"RecordingWriter::add_group", [&] { return refused_as_forked(writer.add_group({}, 2)); }},
         {"RecordingWriter::acked", [&] { return refused_as_forked(writer.acked(0, 0)); }},
         {"RecordingWriter::sync", [&] { return refused_as_forked(writer.sync()); }},
         {"RecordingWriter::bytes", tells([&] { return writer.bytes(); })},

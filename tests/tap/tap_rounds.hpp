@@ -1,5 +1,5 @@
 #pragma once
-// A tap of a test's ring, and what one round of it returns.
+// A tap of a test's ring, and the records of one round.
 
 #include <fmt/core.h>
 

@@ -94,7 +94,7 @@ TEST_CASE("tap: records that lie there when it comes, released or not, as long a
     auto tap = tap_of(ring);
     CHECK(round_of(tap) ==
           std::vector<std::string>{"prompt/1", "prompt/2", "prompt/3", "prompt/4"});
-    CHECK(tap.stats().missed == 0);  // what was released before it came is none of its business
+    CHECK(tap.stats().missed == 0);  // records released before it came do not count
 }
 
 TEST_CASE("tap: what is released between two rounds is missed, and counted") {

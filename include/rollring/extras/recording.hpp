@@ -64,6 +64,12 @@ class ROLLRING_API RecordingWriter {
     // Errors: not_leased, bad_record (it has other columns), system (ENOSPC, EIO: the file was cut
     // back to the batch before, and each later call returns the same error), forked.
     Result<std::uint64_t> add(const Sequences& batch);
+    // Appends the records of one group that no stash has formed, as a batch of its own: in order of
+    // repetition and subsequence, with advantages by `formula`. Returns its number. `size`: the
+    // members that were asked for. Errors: as add(), and invalid_argument (no records, or records
+    // of several groups).
+    Result<std::uint64_t> add_group(std::span<const TrajectoryView* const> records,
+                                    std::uint32_t size, const AdvantageFormula& formula = {});
     // Notes that the batch of this number was acknowledged with this step.
     Result<void> acked(std::uint64_t number, std::int64_t step);
     // Waits until the disk has everything (fdatasync).
