@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from .. import _core
 from ..adapters import Closes, Views, named, shown, to_bytes, unpicklable
 from ..errors import NotFoundError, RollringError, TimedOutError
+from ._recording_table import write_parquet
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -323,6 +324,22 @@ class Recording(Closes):
     def __iter__(self) -> Iterator[RecordedBatch]:
         while self._returned or self._at < len(self):
             yield self.next()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> int:
+        """Write a table for pandas, datasets and others: a row for each sequence, in order.
+
+        The fields are those of `Producer.push`, and batch, step, group_index, member_index,
+        advantage and withheld. Columns with inner dims are laid flat, with a column "shape of NAME"
+        beside them; JSON columns are text. The recording is read twice.
+
+        Returns:
+            The number of rows.
+
+        Raises:
+            UnsupportedError: The package pyarrow is not installed.
+            RollringError: A batch cannot be read.
+        """
+        return write_parquet(self, path)
 
     def close(self) -> None:
         """Close the recording. Its batches stay."""
