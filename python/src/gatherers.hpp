@@ -28,6 +28,7 @@ class Gatherers {
     ~Gatherers() {
         if (forks_ == fork_number()) return;
         // A child has neither the threads nor the GPU of its parent: its copies stay as they are.
+        // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new): a child without memory ends here
         static auto& kept = *new std::vector<std::shared_ptr<Gatherer>>();
         for (auto& [gpu, one] : all_) kept.push_back(std::move(one.gatherer));
     }

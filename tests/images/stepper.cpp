@@ -56,6 +56,7 @@ int Stepper::await_stop() {
 
 void Stepper::await_order() {
     const int status = await_stop();
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
     if (WIFEXITED(status) && WEXITSTATUS(status) == not_permitted) std::exit(not_permitted);
     require(WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "the stepped process: status {}",
             status);

@@ -67,7 +67,8 @@ class Atomic final : public Undoable {
         const std::uint64_t old = history_.back().value;
         see(last(), order);
         const Message before = history_.back();
-        put(static_cast<std::uint64_t>(static_cast<T>(old) + amount), order, &before);
+        const T sum = static_cast<T>(old) + amount;
+        put(static_cast<std::uint64_t>(sum), order, &before);
         tell("add to", old, "");
         return static_cast<T>(old);
     }

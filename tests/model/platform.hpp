@@ -87,14 +87,14 @@ enum class Mark : std::size_t {
     second_look,  // prepare() and then nothing to sleep for
     started_over,
     whole_lane,  // a record of full capacity fitted in the end
-    count_
+    count
 };
 inline constexpr std::array mark_names = {
     "full",         "soft-wrap",       "full-wrap",   "jump",         "writer-restart",
     "unshown",      "reader-restart",  "redelivered", "passed-over",  "half-marked",
     "cursor-ahead", "bits-under-skip", "replayed",    "set-gone",     "set-back",
     "out-of-order", "asleep",          "second-look", "started-over", "whole-lane"};
-inline constexpr std::size_t marks_count = static_cast<std::size_t>(Mark::count_);
+inline constexpr std::size_t marks_count = static_cast<std::size_t>(Mark::count);
 static_assert(mark_names.size() == marks_count);
 inline std::array<std::uint64_t, marks_count> marks{};
 inline void mark(Mark which, std::uint64_t times = 1) {

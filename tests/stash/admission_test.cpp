@@ -132,7 +132,7 @@ TEST_CASE("admission: places of a producer that dies or closes are written off")
             all = opened->open_group(prompt(i), 0, Deadline::now()) == Push::ok;
         }
         all = all && opened->open_group("one more", 0, Deadline::now()) == Push::timed_out;
-        if (all) raise(SIGKILL);
+        if (all) static_cast<void>(raise(SIGKILL));
         _exit(1);
     }
     int status = 0;
@@ -192,7 +192,7 @@ TEST_CASE("admission: a plain consumer after a killed trainer asks nobody to wai
         StashOptions one = ten;
         one.max_open_groups = 1;
         const auto opened = Stash::open(ring.name(), one);
-        if (opened.has_value()) raise(SIGKILL);
+        if (opened.has_value()) static_cast<void>(raise(SIGKILL));
         _exit(1);
     }
     int status = 0;

@@ -340,6 +340,7 @@ class World {
         if (holds) return;
         fmt::print("seed {}: violated: {}\n  replay: simulate --first {} --seeds 1\n", seed_, what,
                    seed_);
+        // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
         std::exit(1);
     }
 

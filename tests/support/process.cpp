@@ -216,6 +216,7 @@ void Arguments::end(bool good) {
     const bool help = flag("--help");
     if (!help && good && good_ && words_.empty()) return;
     fmt::print(help ? stdout : stderr, "usage: {}\n", usage_);
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread ends the process
     std::exit(help ? 0 : 2);
 }
 

@@ -388,7 +388,7 @@ TEST_CASE("requests: an object that is not this ring's, or is damaged, is refuse
         CHECK(stat_requests(ring.name()).error().code == code);
         return code;
     };
-    for (int word = 0; word < 7; word++) {
+    for (std::streamoff word = 0; word < 7; word++) {
         std::fstream memory(own, std::ios::in | std::ios::out | std::ios::binary);
         char bytes[8];
         memory.seekg(word * 8).read(bytes, sizeof bytes);

@@ -98,7 +98,7 @@ void check_cover(const Packing& packing) {
                 piece.slot_offset + piece.elements * packing.tensors[piece.tensor].dtype.bytes();
         }
         CHECK(free_offset <= packing.sums_offset);
-        CHECK(packing.sums_offset + part.pieces * 8 <= packing.slot_bytes);
+        CHECK(packing.sums_offset + part.pieces * std::uint64_t{8} <= packing.slot_bytes);
     }
     CHECK(next == packing.pieces.size());
     for (std::size_t i = 0; i < covered.size(); i++) {

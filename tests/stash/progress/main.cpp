@@ -84,8 +84,8 @@ int main(int argc, char** argv) {
     for (std::uint64_t seed = first; seed < first + seeds && stop_signal == 0; seed++) {
         World world(seed, settings, counts);
         world.run();
-        if (tell_slow_ms != 0 && world.slow_ >= tell_slow_ms * ms) {
-            fmt::print("seed {} stood still for {} ms\n", seed, world.slow_ / ms);
+        if (tell_slow_ms != 0 && world.slow_ns >= tell_slow_ms * ms) {
+            fmt::print("seed {} stood still for {} ms\n", seed, world.slow_ns / ms);
         }
     }
     if (stop_signal != 0) return 128 + stop_signal;

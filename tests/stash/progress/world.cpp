@@ -63,7 +63,7 @@ void World::move() {
             fail(fmt::format("nothing moved for {} ms: more was let in than is promised",
                              stood_ns / ms));
         }
-        slow_ = std::max(slow_, stood_ns);
+        slow_ns = std::max(slow_ns, stood_ns);
         say("something moved after {} ms", stood_ns / ms);
     }
     moves_++;

@@ -235,7 +235,7 @@ class World {
     std::int64_t moved_ns_ = epoch_ns;
 
   public:
-    std::int64_t slow_ = 0;  // its longest standstill
+    std::int64_t slow_ns = 0;  // its longest standstill
 };
 
 }  // namespace rollring::test
