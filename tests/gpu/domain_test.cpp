@@ -198,7 +198,8 @@ TEST_CASE("memory of another allocator comes back to its addresses, with a chunk
     const std::uint64_t at_first = gpu.free_bytes();
     CUmemAllocationProp kind{};
     kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.location.id = 0;
     CUmemAccessDesc access{kind.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUdeviceptr address = 0;
     CUmemGenericAllocationHandle handle = 0;

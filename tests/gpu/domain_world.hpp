@@ -46,7 +46,7 @@ struct World {
         return parts.back().address;
     }
     static std::byte expected(const Part& part, std::uint64_t i) {
-        return static_cast<std::byte>((i * 7 + i / 64 + part.seed * 31) & 127);
+        return static_cast<std::byte>((i * 7 + i / 64 + part.seed * std::uint64_t{31}) & 127);
     }
     void fill(const Part& part) {
         for (std::uint64_t i = 0; i < part.bytes; i++) {

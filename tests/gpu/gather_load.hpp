@@ -25,11 +25,11 @@ class Load {
               lanes, bytes / (std::uint64_t{8} * tokens * members_) / lanes * lanes))) {
         static_cast<void>(remove_ring(name, true));
         const std::uint64_t record = std::uint64_t{8} * tokens + 1024;
-        made(create_ring(name,
-                         {.lanes = lanes,
-                          .lane_bytes = count * groups_ / lanes * members_ * record + (64 << 20),
-                          .journal_records = 1 << 20,
-                          .spill_bytes = 2 * groups_ * members_ * record + (64 << 20)}));
+        made(create_ring(
+            name, {.lanes = lanes,
+                   .lane_bytes = count * groups_ / lanes * members_ * record + (64 << 20),
+                   .journal_records = 1 << 20,
+                   .spill_bytes = std::uint64_t{2} * groups_ * members_ * record + (64 << 20)}));
         for (std::uint32_t lane = 0; lane < lanes; lane++) {
             producers_.push_back(made(Producer::open(name)));
         }

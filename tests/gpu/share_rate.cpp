@@ -97,6 +97,7 @@ double rate_of(Batch& batch, std::uint32_t first, std::uint32_t world) {
         static_cast<void>(std::fflush(stdout));
         const pid_t pid = fork();
         if (pid == 0) {
+            // NOLINTNEXTLINE(concurrency-mt-unsafe): a child of fork() has one thread
             setenv("CUDA_VISIBLE_DEVICES", std::to_string(first + rank).c_str(), 1);
             begin.close_end(1);
             try {

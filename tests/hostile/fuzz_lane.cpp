@@ -55,7 +55,8 @@ struct Lane {
         std::uint32_t value;
         std::memcpy(&value, step + 4, sizeof value);
         if ((step[1] & 2) != 0) {  // break one word of it
-            std::memcpy(reinterpret_cast<std::byte*>(&frame) + step[3] % 15 * 4, &value, 4);
+            std::memcpy(reinterpret_cast<std::byte*>(&frame) + std::size_t{4} * (step[3] % 15),
+                        &value, 4);
         }
         std::memcpy(data[0].bytes + write_at % capacity, &frame, sizeof frame);
         write_at += bytes;

@@ -26,6 +26,7 @@ const SelfRoles roles = {
 
 int run_all(const std::vector<std::string>& arguments) {
     // Looking up names within a step would be most of it.
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): there is no other thread yet
     setenv("LD_BIND_NOW", "1", 1);
     const std::uint64_t boundaries = option(arguments, "--boundaries", 300'000);
     const std::uint64_t images = option(arguments, "--images", 1);

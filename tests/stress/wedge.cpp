@@ -12,9 +12,11 @@ namespace rollring {
 
 Wish honest_wish_of(const RingMap& map,
                     std::uint32_t lane) asm("__real__ZN8rollring7wish_ofERKNS_7RingMapEj");
+// NOLINTNEXTLINE(misc-use-internal-linkage): other files call it by its name for the linker
 Wish wedged_wish_of(const RingMap& map,
                     std::uint32_t lane) asm("__wrap__ZN8rollring7wish_ofERKNS_7RingMapEj");
 
+// NOLINTNEXTLINE(misc-use-internal-linkage): see above
 Wish wedged_wish_of(const RingMap& map, std::uint32_t lane) {
     Wish wish = honest_wish_of(map, lane);
     if (wish.room_bytes == 0) return wish;

@@ -137,7 +137,7 @@ class WithRing : public Case {
 class CreateOverRing : public WithRing {
   public:
     Result<void> act() override {
-        const auto made = create_ring(ring_.name(), refused_ring());
+        auto made = create_ring(ring_.name(), refused_ring());
         require(!made.has_value(), "a ring was made where there was one");
         if (made.error().code == Errc::already_exists) return {};
         return made;
