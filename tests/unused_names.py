@@ -28,7 +28,6 @@ UNCALLED = {
     "python/rollring": {
         "action_*": "Textual calls it by its key",
         "on_*": "Textual calls it by its event",
-        "build_topology": "verl calls it",
         "check_health": "TRL calls it",
         "init_weight_transfer": "TRL calls it",
         "update_model_version": "TRL calls it",

@@ -283,9 +283,10 @@ def train(ring: str, urls: list[str], version: int, dies: str) -> None:
         Sender(publisher, urls).update(version, 60.0)
 
 
-def run(seen: Any) -> None:
+def run(seen: Any, rows: int = 64) -> None:
     """A server in a process of its own, which ends as SGLang's does when its scheduler raises."""
-    model = Model()
+    torch.set_grad_enabled(False)  # as the event loop of its scheduler
+    model = Model(rows)
     server = Server(model)
 
     class Handler(BaseHTTPRequestHandler):
