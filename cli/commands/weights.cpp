@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/passed_on.hpp"
@@ -27,6 +28,9 @@ complete but not yet committed; a live version is served. A refused subscriber c
 not attach, or was not attached when a version came; its `problem` gives the reason. The
 times are those of the last committed version: put (and the wait for slots in it),
 publish, until all subscribers had staged it, until the other ranks had committed it.
+An engine that stages by difference has a line of its own: the share of elements that
+its last version changed, the memory of the list, and the times of comparing and of
+exchanging, during which it does not serve.
 The command only reads. The exit code is 1 if the ring does not exist or has no live
 publisher; with --watch the command waits for one.)";
 
@@ -42,7 +46,11 @@ double milliseconds(std::int64_t ns) {
 
 Json publisher_json(const WeightsStat& stat) {
     Json subscribers = Json::array();
-    for (const SubscriberStat& one : stat.subscribers) subscribers.push_back(json_of(one));
+    for (const SubscriberStat& one : stat.subscribers) {
+        Json subscriber = json_of(one);
+        if (one.delta.version >= 0) subscriber["delta"] = json_of(one.delta);
+        subscribers.push_back(std::move(subscriber));
+    }
     Json json = json_of(stat);
     json["last_times_ms"] = json_of(stat.last_times);
     json["subscribers"] = std::move(subscribers);
@@ -83,6 +91,25 @@ Table subscriber_table(const std::vector<SubscriberStat>& subscribers) {
     return table_of(columns, subscribers);
 }
 
+// One line for each engine that stages by difference.
+std::string delta_text(const std::vector<SubscriberStat>& subscribers) {
+    std::string text;
+    for (const SubscriberStat& one : subscribers) {
+        const DeltaReport& delta = one.delta;
+        if (delta.version < 0) continue;
+        const double share = delta.elements == 0 ? 0
+                                                 : static_cast<double>(delta.changed) /
+                                                       static_cast<double>(delta.elements);
+        text += fmt::format(
+            "  {}: version {} by difference ({}): {:.3f} % of {} changed, list of {}; compared in "
+            "{:.3f} ms, exchanged in {:.3f}\n",
+            printable(one.name), delta.version, name(delta.way), share * 100,
+            counted(delta.elements, "element"), bytes_text(delta.list_bytes),
+            milliseconds(delta.compare_ns), milliseconds(delta.swap_ns));
+    }
+    return text;
+}
+
 std::string publisher_text(const WeightsStat& stat, std::size_t width) {
     const SyncTimes& times = stat.last_times;
     std::string text =
@@ -105,7 +132,7 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
             milliseconds(times.commit_ns));
     }
     if (stat.subscribers.empty()) text += "  no subscribers\n";
-    text = wrapped(text, width);
+    text = wrapped(text + delta_text(stat.subscribers), width);
     return stat.subscribers.empty()
                ? text
                : text + subscriber_table(stat.subscribers).text(width, coloured(STDOUT_FILENO));

@@ -11,6 +11,7 @@ template void add_fields(Json& to, const RingDiagnosis& stat);
 template void add_fields(Json& to, const GroupStat& stat);
 template void add_fields(Json& to, const StashStat& stat);
 template void add_fields(Json& to, const SubscriberStat& stat);
+template void add_fields(Json& to, const DeltaReport& stat);
 template void add_fields(Json& to, const SyncTimes& stat);
 template void add_fields(Json& to, const WeightsStat& stat);
 template void add_fields(Json& to, const RequestStat& stat);

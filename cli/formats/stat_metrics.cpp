@@ -22,6 +22,7 @@ constexpr std::string_view worker_prefix = "rollring_request_worker_";
 constexpr std::string_view weights_prefix = "rollring_publisher_";
 constexpr std::string_view sync_prefix = "rollring_publisher_last_sync_";
 constexpr std::string_view engine_prefix = "rollring_engine_";
+constexpr std::string_view delta_prefix = "rollring_engine_last_delta_";
 
 constexpr const char* up = "rollring_up";
 constexpr const char* build_info = "rollring_build_info";
@@ -198,6 +199,8 @@ MetricSet all_families() {
     declare_fields<SyncTimes>(set, sync_prefix);
     declare_info(set, engine_prefix, "Facts of an engine on the weight channel");
     declare_fields<SubscriberStat>(set, engine_prefix);
+    declare_info(set, delta_prefix, "Facts of the last version that an engine compared");
+    declare_fields<DeltaReport>(set, delta_prefix);
     return set;
 }
 
@@ -256,6 +259,9 @@ void add_engines(MetricSet& to, const MetricLabels& rank,
             const MetricLabels labels = with(rank, "engine", printable(engine.name));
             add_info(to, engine_prefix, labels, engine, {"name", "problem"});
             add_fields(to, engine_prefix, labels, engine);
+            if (engine.delta.version < 0) continue;
+            add_info(to, delta_prefix, labels, engine.delta);
+            add_fields(to, delta_prefix, labels, engine.delta);
         }
     }
 }

@@ -171,7 +171,15 @@ TEST_CASE("metrics: publishers and engines of the weight channel") {
     engine.alive = true;
     engine.live_version = 4;
     engine.problem = "no label";
-    rank.subscribers = {expelled, engine};
+    SubscriberStat compares = engine;
+    compares.name = "compares";
+    compares.delta = {.version = 4,
+                      .way = DeltaWay::beside,
+                      .elements = 1000,
+                      .changed = 20,
+                      .list_bytes = 96,
+                      .swap_ns = 1'500'000};
+    rank.subscribers = {expelled, engine, compares};
     WeightsStat silent{};
     silent.rank = 1;
     silent.state = ChannelState::silent;
@@ -184,6 +192,13 @@ TEST_CASE("metrics: publishers and engines of the weight channel") {
     CHECK(has_line(text,
                    "rollring_engine_live_version{ring=\"r\",rank=\"0\",engine=\"engine?0\"} 4"));
     CHECK(text.find("engine?0\"} 3") == std::string::npos);
+    const std::string of_it = "{ring=\"r\",rank=\"0\",engine=\"compares\"";
+    CHECK(has_line(text, "rollring_engine_last_delta_info" + of_it + ",way=\"beside\"} 1"));
+    CHECK(has_line(text, "rollring_engine_last_delta_changed" + of_it + "} 20"));
+    CHECK(has_line(text, "rollring_engine_last_delta_list_bytes" + of_it + "} 96"));
+    CHECK(has_line(text, "rollring_engine_last_delta_swap_seconds" + of_it + "} 0.0015"));
+    CHECK(text.find("rollring_engine_last_delta_changed{ring=\"r\",rank=\"0\",engine=\"engine") ==
+          std::string::npos);
     CHECK(text.find("no label") == std::string::npos);
     CHECK(text.find("rollring_publisher_info{ring=\"r\",rank=\"1\"") != std::string::npos);
     CHECK(text.find("rollring_publisher_syncs_total{ring=\"r\",rank=\"1\"") == std::string::npos);
