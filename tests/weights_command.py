@@ -77,6 +77,31 @@ def a_channel_from_outside(folder, rollouts):
 
 
 @test
+def an_engine_that_stages_by_difference(folder, rollouts):
+    with Session("--changed", "5") as ring:
+        (engine,) = report("weights", ring)["publishers"][0]["subscribers"]
+        delta = engine["delta"]
+        assert delta["version"] == 1 and delta["way"] == "list", delta
+        assert 0.03 < delta["changed"] / delta["elements"] < 0.07, delta
+        assert delta["list_bytes"] >= 4 * delta["changed"], delta
+        assert delta["compare"] > 0 and delta["swap"] > 0, delta
+        text, _ = run("weights", ring)
+        for part in ("engine: version 1 by difference (list)", "% of", "changed, list of"):
+            assert part in " ".join(text.split()), (part, text)
+        text, _ = run("metrics", ring, "--once")
+        assert f'rollring_engine_last_delta_changed{{ring="{ring}"' in text, text
+
+
+@test
+def measured_by_difference(folder, rollouts):
+    got = json.loads(bench("--changed", 20, *LIST, "--json").stdout)
+    assert got["verified"], got
+    found = got["by_difference"]
+    assert 0.18 < found["changed"]["median"] < 0.22, found
+    assert found["compare_ms"]["median"] > 0 and found["swap_ms"]["median"] > 0, found
+
+
+@test
 def the_examples_show_a_channel(folder, rollouts):
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin/rollring").symlink_to(PROGRAM)

@@ -122,6 +122,7 @@ SessionPlan plan_of(const WeightsQuestion& options, const Place& place) {
     plan.checksums = options.checksums;
     plan.cast = options.cast;
     plan.pause = options.pause;
+    plan.changed = options.changed / 100;
     plan.limit_s = options.limit_s;
     plan.versions = options.repeat != 0 ? options.repeat : empty ? 20'000 : 7;
     plan.warmup = empty ? 100 : 2;
@@ -175,6 +176,7 @@ void measure(const WeightsQuestion& options, WeightsRun& run) {
         return;
     }
     if (!run.plan.device.is_gpu()) fail("--torch compares on a GPU: there is none");
+    if (run.plan.by_difference()) fail("--torch copies versions: leave --changed out");
     if (run.plan.cast) fail("--torch publishes the trainer's own dtypes: leave --cast out");
     const ListFile file(run.plan.list);
     Progress progress(static_cast<std::size_t>(options.torch_rounds) * 2);

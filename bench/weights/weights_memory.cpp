@@ -141,6 +141,23 @@ void Placement::fill(Arena& arena, std::uint64_t seed) const {
     }
 }
 
+void Placement::change(Arena& arena, double share, std::uint64_t seed) const {
+    if (share <= 0) return;
+    const std::uint64_t element_bytes = as_f32_ ? 4 : 2;
+    std::vector<std::byte> window(std::min(bytes_, window_bytes));
+    std::mt19937_64 random(seed);
+    std::geometric_distribution<std::uint64_t> unchanged(std::min(share, 1.0));
+    std::uint64_t next = unchanged(random) * element_bytes;
+    for (std::uint64_t at = 0; at < bytes_; at += window.size()) {
+        const std::uint64_t end = std::min(bytes_, at + window.size());
+        arena.read(window.data(), at, end - at);
+        for (; next < end; next += (1 + unchanged(random)) * element_bytes) {
+            window[next - at + element_bytes / 2 - 1] ^= std::byte{1 << 3};
+        }
+        arena.write(at, window.data(), end - at);
+    }
+}
+
 std::uint64_t Placement::digest(Arena& arena) const {
     std::vector<std::byte> window(std::min(bytes_, window_bytes));
     Digest digest;

@@ -56,6 +56,8 @@ class Placement {
 
     // Contents that follow from `seed` and the place.
     void fill(Arena& arena, std::uint64_t seed) const;
+    // Changes about this share of the elements, of 2 bytes each or of the tensors' own as f32.
+    void change(Arena& arena, double share, std::uint64_t seed) const;
     // Of all tensors' bytes as they are published, in their order, read back to the host.
     [[nodiscard]] std::uint64_t digest(Arena& arena) const;
 

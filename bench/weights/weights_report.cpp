@@ -45,6 +45,13 @@ Figures figures_of(const WeightsRun& run) {
                                     std::max(1.0, static_cast<double>(sample.copies_ns)));
             for (const Stage& stage : stages) figures.add(stage.name, ms(sample.times.*stage.time));
         }
+        for (const rollring::DeltaReport& delta : round.session.deltas) {
+            const auto compared = static_cast<double>(std::max<std::uint64_t>(1, delta.elements));
+            figures.add("compare_ms", ms(delta.compare_ns));
+            figures.add("swap_ms", ms(delta.swap_ns));
+            figures.add("changed", static_cast<double>(delta.changed) / compared);
+            figures.add("list_bytes", static_cast<double>(delta.list_bytes));
+        }
         for (const TorchRow& row : round.torch) {
             figures.add("torch " + row.method, row.ms);
             figures.add("times " + row.method, row.ms / ours);
@@ -121,6 +128,11 @@ Json report_json(const WeightsRun& run) {
     if (plan.copies && first.payload_bytes != 0) {
         out["two_copies_ms"] = figures.spread("two_copies_ms").json();
         out["cost"] = figures.spread("cost").json();
+    }
+    if (plan.by_difference()) {
+        for (const char* figure : {"compare_ms", "swap_ms", "changed", "list_bytes"}) {
+            out["by_difference"][figure] = figures.spread(figure).json();
+        }
     }
     for (const TorchRow& row : run.rounds.front().torch) {
         out["torch"].push_back({{"method", row.method},

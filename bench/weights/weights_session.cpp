@@ -60,14 +60,19 @@ struct Facts {
 class Desk {
   public:
     explicit Desk(const SessionPlan& plan)
-        : memory_(samples_at + (plan.versions + plan.warmup) * sizeof(Sample)) {}
+        : versions_(plan.versions + plan.warmup),
+          memory_(samples_at + versions_ * (sizeof(Sample) + sizeof(rollring::DeltaReport))) {}
     [[nodiscard]] Board& board() const { return *memory_.at<Board>(); }
     [[nodiscard]] Facts& facts() const { return *memory_.at<Facts>(facts_at); }
     [[nodiscard]] Sample* samples() const { return memory_.at<Sample>(samples_at); }
+    [[nodiscard]] rollring::DeltaReport* deltas() const {
+        return memory_.at<rollring::DeltaReport>(samples_at + versions_ * sizeof(Sample));
+    }
 
   private:
     static constexpr std::size_t facts_at = round_up(sizeof(Board), 64);
     static constexpr std::size_t samples_at = facts_at + round_up(sizeof(Facts), 64);
+    std::uint64_t versions_;
     SharedBytes memory_;
 };
 
@@ -153,12 +158,16 @@ void Party::train() {
     facts.parts = publisher.parts();
     facts.slots = publisher.slots();
     must(publisher.wait_subscribers(1, patience()));
-    const std::uint64_t refilled = plan_->soak ? std::min(total(), early_versions / 2) : total();
+    const bool by_difference = plan_->by_difference();
+    const std::uint64_t refilled = by_difference ? 0
+                                   : plan_->soak ? std::min(total(), early_versions / 2)
+                                                 : total();
     for (std::uint64_t version = 1; version <= total(); version++) {
         if (interrupted()) desk_->board().give_up("interrupted");
         // Every version differs; one of them, the last or in a soak an early one, in every element.
         if (version == refilled) placement.fill(*arena, 2);
-        if (!plan_->cast && placement.bytes() >= sizeof version) {
+        if (by_difference) placement.change(*arena, plan_->changed, version);
+        if (!plan_->cast && !by_difference && placement.bytes() >= sizeof version) {
             arena->write(0, reinterpret_cast<const std::byte*>(&version), sizeof version);
         }
         const bool counts = version > plan_->warmup;
@@ -179,8 +188,13 @@ void Party::serve() {
     const Placement placement(plan_->list, false);
     const auto arena = Arena::make(plan_->device, placement.bytes());
     const auto tensors = placement.tensors(arena->data());
-    auto subscriber = must(rollring::Subscriber::attach(
-        ring_, tensors, {.device = plan_->device, .spin = plan_->spin}, patience()));
+    rollring::SubscriberOptions options{.device = plan_->device, .spin = plan_->spin};
+    if (plan_->by_difference()) {
+        placement.fill(*arena, 1);
+        options.staging = rollring::Staging::delta;
+        options.delta_fallback = rollring::DeltaFallback::beside;
+    }
+    auto subscriber = must(rollring::Subscriber::attach(ring_, tensors, options, patience()));
     Facts& facts = desk_->facts();
     facts.memory = subscriber.memory();
     for (std::uint64_t version = 1; version <= total(); version++) {
@@ -188,6 +202,7 @@ void Party::serve() {
         must(update.load(patience()));
         must(update.stage(patience()));
         must(update.adopt(patience()));
+        desk_->deltas()[version - 1] = subscriber.delta();
         note(facts.engine, *arena, version, subscriber.imports());
     }
     facts.engine.digest = placement.digest(*arena);
@@ -211,6 +226,7 @@ SessionReport run_session(const SessionPlan& plan) {
     if (!problem.empty()) fail("weights: " + problem);
     const Facts& facts = desk.facts();
     return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},
+            .deltas = {desk.deltas() + plan.warmup, desk.deltas() + plan.warmup + plan.versions},
             .trainer = facts.trainer,
             .engine = facts.engine,
             .payload_bytes = facts.payload_bytes,

@@ -24,10 +24,14 @@ struct SessionPlan {
     bool cast = false;
     std::uint64_t warmup = 2;    // versions that are not counted
     std::uint64_t versions = 7;  // and those that are
+    double changed = -1;         // share of the elements that a version changes, if not below 0
     bool copies = true;          // two plain copies before each version, for comparison
     bool soak = false;           // many versions, to see that nothing grows
     bool pause = false;          // after the first version, until a line comes on stdin
     std::int64_t limit_s = 600;  // for a whole session
+
+    // The engine stages each version by difference.
+    [[nodiscard]] bool by_difference() const { return changed >= 0; }
 };
 
 // One version, as the trainer saw it.
@@ -57,6 +61,7 @@ struct SideReport {
 
 struct SessionReport {
     std::vector<Sample> samples;
+    std::vector<rollring::DeltaReport> deltas;  // of the engine, by difference
     SideReport trainer{};
     SideReport engine{};
     std::uint64_t payload_bytes = 0;
