@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
          .footer = main_footer,
          .commands = {add_create, add_rm, pass_on<ls_line>, pass_on<stat_line>,
                       pass_on<doctor_line>, add_produce, add_consume, pass_on<groups_line>,
-                      pass_on<weights_line>, pass_on<metrics_line>, add_top, pass_on<record_line>,
-                      pass_on<replay_line>, pass_on<serve_atropos_line>, add_run_env, add_demo,
-                      add_formats, add_size}},
+                      pass_on<weights_line>, pass_on<metrics_line>, add_top, add_view,
+                      pass_on<record_line>, pass_on<replay_line>, pass_on<serve_atropos_line>,
+                      add_run_env, add_demo, add_formats, add_size}},
         argc, argv);
 }

@@ -26,7 +26,7 @@ HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 # The sidebar; a page that no group names comes last.
 GROUPS = {
     "Guide": ("using", "python", "formats", "store", "recording",
-              "watching", "memory", "containers", "grpo"),
+              "watching", "view", "memory", "containers", "grpo"),
     "Integrations": ("integrations", "atropos", "torchtitan", "trl", "verl", "skyrl",
                      "transfer_queue", "verifiers", "slime", "areal", "vllm", "sglang",
                      "checkpoint_engine", "ray"),

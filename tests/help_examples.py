@@ -35,7 +35,7 @@ INPUTS = {
 }
 STOPPED = (130, -signal.SIGINT)  # of the program, or of the shell that waits for it
 COMMANDS = ("create", "size", "rm", "ls", "stat", "doctor", "produce", "consume", "groups",
-            "weights", "metrics", "top", "serve-atropos", "run-env", "demo",
+            "weights", "metrics", "top", "view", "serve-atropos", "run-env", "demo",
             "formats")  # each has a test
 LOAD = ("--synthetic", "groups=1400,group-size=4,tokens=5:20")
 
@@ -270,6 +270,19 @@ def top(folder, rollouts):
     for line in examples("top"):
         out = done(paste(folder, f"script -qec '{line}' /dev/null", "x")).replace("\r", "")
         assert "asked: -m rollring.top --every " in out and out.endswith("-- x\n"), out
+    python.unlink()
+
+
+@test
+def view(folder, rollouts):
+    place(folder, rollouts)
+    python = folder / "bin/python3"  # the first on the path
+    python.write_text('#!/bin/sh\necho "asked: $*"\n', encoding="utf-8")
+    python.chmod(0o755)
+    for line in examples("view"):
+        out = done(paste(folder, line, "x"))
+        assert "asked: -m rollring.view --port " in out, out
+        assert out.endswith(("-- x\n", "-- rollouts.jsonl\n")), out
     python.unlink()
 
 

@@ -47,6 +47,7 @@ Command add_groups(CLI::App& app);
 Command add_weights(CLI::App& app);
 Command add_metrics(CLI::App& app);
 Command add_top(CLI::App& app);
+Command add_view(CLI::App& app);
 Command add_demo(CLI::App& app);
 Command add_formats(CLI::App& app);
 Command add_record(CLI::App& app);

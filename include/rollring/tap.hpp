@@ -63,7 +63,8 @@ struct TapRecord {
     std::uint32_t epoch = 0;
     std::uint64_t sequence = 0;
     std::int64_t committed_ns = 0;  // CLOCK_MONOTONIC
-    // The name of its producer, valid as long as the tap; empty if another one has the lane by now.
+    // The name of its producer, valid until the next poll(); empty if another one has the lane by
+    // now.
     std::string_view producer;
 };
 

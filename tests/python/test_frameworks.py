@@ -122,7 +122,7 @@ def _rows(page: str = "docs/integrations.md") -> dict[str, dict[str, str]]:
 
 
 # The README leaves these to the pages.
-OF_PAGES = {"dashboards", "torch", "torch_memory_saver", "vLLM's sleep mode"}
+OF_PAGES = {"dashboards", "tokenizers", "torch", "torch_memory_saver", "vLLM's sleep mode"}
 
 
 def test_the_table_of_the_readme_says_nothing_else() -> None:

@@ -1,0 +1,84 @@
+// `rollring view`.
+
+#include <memory>
+
+#include "cli/commands/command.hpp"
+#include "cli/commands/in_python.hpp"
+
+namespace rollring::cli {
+namespace {
+
+constexpr const char* view_footer = R"(Examples:
+  rollring view r
+  rollring view rollouts.jsonl --tokenizer model/
+  rollring view r --port 0 --keep 5000
+The page shows groups as they form, their members side by side, and each token of a
+member, coloured by a column. Without --tokenizer it shows token IDs. It only reads: the
+run does not notice it. If the ring does not exist, the page waits for it. --host with
+another address than this machine's own needs the token of the printed address. The
+Python package rollring must be installed.)";
+
+struct ViewOptions {
+    std::string source;
+    std::string port = "8420";
+    std::string host = "127.0.0.1";
+    std::string token;
+    std::string tokenizer;
+    std::string keep;
+    std::string keep_bytes;
+    bool json = false;
+    std::string python = default_python();
+};
+
+std::vector<std::string> words_of(const ViewOptions& options) {
+    std::vector<std::string> words{"--port", options.port, "--host", options.host};
+    const auto add = [&](const char* name, const std::string& value) {
+        if (!value.empty()) words.push_back(std::string(name) + "=" + value);
+    };
+    add("--token", options.token);
+    add("--tokenizer", options.tokenizer);
+    add("--keep", options.keep);
+    add("--keep-bytes", options.keep_bytes);
+    if (options.json) words.emplace_back("--json");
+    words.emplace_back("--");
+    words.push_back(options.source);
+    return words;
+}
+
+}  // namespace
+
+Command add_view(CLI::App& app) {
+    auto options = std::make_shared<ViewOptions>();
+    CLI::App* sub = app.add_subcommand("view", "Show rollouts on a page in the browser");
+    sub->footer(view_footer);
+    sub->add_option("source", options->source, "Name of a ring, or a file of rollouts")
+        ->required()
+        ->type_name("RING|FILE");
+    sub->add_option("--port", options->port, "Port of the page, 0 for any free one")
+        ->check(CLI::Range(0, 65535))
+        ->type_name("PORT")
+        ->capture_default_str();
+    sub->add_option("--host", options->host, "Address at which the page is served")
+        ->type_name("ADDRESS")
+        ->capture_default_str();
+    sub->add_option("--token", options->token,
+                    "Token that the page needs; by default one is made for other addresses")
+        ->type_name("TEXT");
+    sub->add_option("--tokenizer", options->tokenizer,
+                    "tokenizer.json, or a folder of transformers: shows text instead of IDs")
+        ->type_name("PATH");
+    sub->add_option("--keep", options->keep,
+                    "Groups that the page keeps: by default 1000 of a ring, 10000 of a file")
+        ->check(CLI::PositiveNumber)
+        ->type_name("GROUPS");
+    sub->add_option("--keep-bytes", options->keep_bytes, "Their bytes at most; by default 2 GiB")
+        ->check(CLI::PositiveNumber)
+        ->type_name("BYTES");
+    sub->add_flag("--json", options->json, "Print the address as JSON");
+    add_python(sub, options->python);
+    return {sub, [options] {
+                return become_python(options->python, "rollring.view", words_of(*options));
+            }};
+}
+
+}  // namespace rollring::cli

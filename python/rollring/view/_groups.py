@@ -1,0 +1,193 @@
+"""Groups of rollouts as they form, and a bounded number of finished ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ._rollout import Rollout, plain
+
+SHOWN_ID = 300  # characters of an instance_id in a list
+SHOWN_REWARDS = 64
+HISTORY = 50_000  # of the latest members and groups, for distributions
+
+
+def is_flat(rewards: list[float]) -> bool:
+    """As C++'s ``are_flat``: they differ by rounding only."""
+    if len(rewards) < 2:
+        return False
+    low, high = min(rewards), max(rewards)
+    return high - low <= 1e-6 * max(abs(low), abs(high), 1e-6)
+
+
+def advantages(rewards: list[float | None]) -> list[float]:
+    """GRPO's, as a stash computes them by default."""
+    finite = [one for one in rewards if one is not None and np.isfinite(one)]
+    if len(finite) < 2 or is_flat(finite):
+        return [0.0] * len(rewards)
+    mean, deviation = float(np.mean(finite)), float(np.std(finite, ddof=1)) + 1e-4
+    return [
+        (one - mean) / deviation if one is not None and np.isfinite(one) else 0.0 for one in rewards
+    ]
+
+
+@dataclass
+class Member:
+    number: int
+    attempt: int = 0
+    sequences: dict[int, Rollout] = field(default_factory=dict)
+
+    @property
+    def all(self) -> list[Rollout]:
+        return [self.sequences[index] for index in sorted(self.sequences)]
+
+    @property
+    def last(self) -> Rollout:
+        return self.sequences[max(self.sequences)]
+
+    @property
+    def reward(self) -> float | None:
+        return next((one.reward for one in reversed(self.all) if one.reward is not None), None)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(one.ids) for one in self.sequences.values())
+
+
+@dataclass
+class Group:
+    name: str
+    first: Rollout
+    number: int
+    opened: float  # time.time()
+    size: int = 0
+    changed: float = 0.0
+    nbytes: int = 0
+    members: dict[int, Member] = field(default_factory=dict)
+    summary: dict[str, Any] | None = None
+
+    @property
+    def complete(self) -> bool:
+        return 0 < self.size <= len(self.members)
+
+    def in_order(self) -> list[Member]:
+        return [self.members[number] for number in sorted(self.members)]
+
+    def summed(self) -> dict[str, Any]:
+        """Its line in a list."""
+        if self.summary is not None:
+            return self.summary
+        members = self.in_order()
+        rewards = [one.reward for one in members]
+        finite = [one for one in rewards if one is not None and np.isfinite(one)]
+        rollouts = [one for member in members for one in member.all]
+        versions = [v for one in rollouts if (v := one.fields["policy_version_min"] or 0) >= 0]
+        newest = [v for one in rollouts if (v := one.fields["policy_version_max"] or 0) >= 0]
+        lengths = [one.tokens for one in members]
+        self.summary = {
+            "id": self.name,
+            "number": self.number,
+            "instance_id": self.first.instance_id[:SHOWN_ID],
+            "visit": self.first.fields["visit"] or 0,
+            "size": self.size,
+            "members": len(members),
+            "complete": self.complete,
+            "rewards": [plain(one) for one in rewards[:SHOWN_REWARDS]],
+            "reward": float(np.mean(finite)) if finite else None,
+            "spread": float(np.std(finite)) if finite else None,
+            "flat": is_flat(finite),
+            "tokens": sum(lengths),
+            "longest": max(lengths, default=0),
+            "version": [min(versions, default=-1), max(newest, default=-1)],
+            "statuses": sorted({str(one.fields["status"]) for one in rollouts}),
+            "environment": rollouts[0].environment[:SHOWN_ID] if rollouts else "",
+            "producers": sorted({one.producer for one in rollouts if one.producer})[:SHOWN_REWARDS],
+            "opened": self.opened,
+            "changed": self.changed,
+        }
+        return self.summary
+
+
+class Groups:
+    """All methods may be called by any thread; `lock` makes several calls one."""
+
+    def __init__(self, keep: int, keep_bytes: int, *, arriving: bool = True) -> None:
+        self.lock = threading.RLock()
+        self.revision = 0
+        self.seen = 0  # groups, ever
+        self.rollouts = 0
+        self.dropped = 0  # groups that were kept and left
+        self.nbytes = 0
+        self.latest_version = -1
+        self.members: deque[tuple[float, float | None, int, int]] = deque(maxlen=HISTORY)
+        self.ended: deque[tuple[int, bool]] = deque(maxlen=HISTORY)  # number of a group, flat?
+        self._keep, self._keep_bytes = keep, keep_bytes
+        self._arriving = arriving  # from a run, so that an old version is stale
+        self._groups: OrderedDict[str, Group] = OrderedDict()
+
+    def add(self, rollout: Rollout) -> None:
+        with self.lock:
+            name = rollout.group
+            group = self._groups.get(name)
+            if group is None:
+                group = Group(name, rollout, self.seen, time.time())
+                self.seen += 1
+                self._groups[name] = group
+            self._place(group, rollout)
+            self.rollouts += 1
+            self.revision += 1
+            self._note(group, rollout)
+            self._make_room(group)
+
+    def _place(self, group: Group, rollout: Rollout) -> None:
+        number = rollout.fields["repetition_id"]
+        number = len(group.members) if number is None else number
+        member = group.members.setdefault(number, Member(number))
+        attempt = rollout.fields["attempt"] or 0
+        if attempt > member.attempt:
+            group.nbytes -= sum(one.nbytes for one in member.sequences.values())
+            self.nbytes -= sum(one.nbytes for one in member.sequences.values())
+            member.sequences.clear()
+            member.attempt = attempt
+        replaced = member.sequences.get(rollout.fields["subsequence_index"] or 0)
+        grown = rollout.nbytes - (replaced.nbytes if replaced else 0)
+        member.sequences[rollout.fields["subsequence_index"] or 0] = rollout
+        group.nbytes += grown
+        self.nbytes += grown
+        group.size = max(group.size, rollout.fields["group_size"] or 0)
+        group.changed = time.time()
+        group.summary = None
+
+    def _note(self, group: Group, rollout: Rollout) -> None:
+        newest, oldest = (rollout.fields[f"policy_version_{end}"] for end in ("max", "min"))
+        self.latest_version = max(self.latest_version, newest if newest is not None else -1)
+        known = self._arriving and oldest is not None and oldest >= 0
+        lag = self.latest_version - oldest if known else -1
+        self.members.append((group.changed, rollout.reward, len(rollout.ids), lag))
+        if len(group.members) == group.size:
+            finite = [one.reward for one in group.members.values() if one.reward is not None]
+            self.ended.append((group.number, is_flat(finite)))
+
+    def _make_room(self, latest: Group) -> None:
+        """The oldest complete group goes first: an open one is still to be watched."""
+        while len(self._groups) > self._keep or self.nbytes > self._keep_bytes:
+            ended = (one for one in self._groups.values() if one.complete and one is not latest)
+            victim = next(ended, None) or next(iter(self._groups.values()))
+            if victim is latest:
+                return
+            del self._groups[victim.name]
+            self.nbytes -= victim.nbytes
+            self.dropped += 1
+
+    def get(self, name: str) -> Group | None:
+        with self.lock:
+            return self._groups.get(name)
+
+    def all(self) -> list[Group]:
+        with self.lock:
+            return list(self._groups.values())

@@ -1,0 +1,180 @@
+"""One record, from a ring or from a file, in one form."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..tap import TappedRecord
+
+Array = np.ndarray[Any, Any]
+DTYPES = {
+    "token_ids": np.int32,
+    "loss_mask": np.uint8,
+    "logprobs": np.float32,
+    "advantages": np.float32,
+    "ref_logprobs": np.float32,
+    "token_rewards": np.float32,
+    "labels": np.int32,
+}
+OWN_BYTES = 2048  # of a record without its columns, about
+FIELDS = (
+    "visit",
+    "repetition_id",
+    "group_size",
+    "subsequence_index",
+    "attempt",
+    "source_id",
+    "status",
+    "n_prompt",
+    "policy_version_min",
+    "policy_version_max",
+    "reward",
+    "created_ns",
+    "finished_ns",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """Columns are arrays with a row for each token, and others."""
+
+    instance_id: str
+    fields: dict[str, Any]
+    columns: dict[str, Any]
+    producer: str = ""
+    lane: int = -1
+    key: tuple[int, int] | None = None  # of its group in a stash
+
+    @property
+    def group(self) -> str:
+        """Names its group in links."""
+        text = f"{self.fields.get('visit') or 0}/{self.instance_id}"
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+    @property
+    def ids(self) -> Array:
+        found = self.columns.get("token_ids")
+        return np.zeros(0, np.int32) if found is None else found
+
+    @property
+    def reward(self) -> float | None:
+        return self.fields.get("reward")
+
+    @property
+    def environment(self) -> str:
+        source = self.columns.get("source")
+        if source:
+            return str(source)
+        number = self.fields.get("source_id")
+        return "" if number is None else str(number)
+
+    @property
+    def nbytes(self) -> int:
+        return OWN_BYTES + sum(
+            value.nbytes if isinstance(value, np.ndarray) else len(str(value))
+            for value in self.columns.values()
+        )
+
+    def versions(self) -> Array | None:
+        """The policy version of each token; -1: none."""
+        runs = self.columns.get("policy_version")
+        count = len(self.ids)
+        if runs is None or runs.ndim == 0:
+            version = self.fields.get("policy_version_min") if runs is None else int(runs)
+            if version is None or version < 0:
+                return None
+            made = np.full(count, version, np.int64)
+            made[: self.fields.get("n_prompt") or 0] = -1
+            return made
+        if runs.ndim == 1:
+            return runs if len(runs) == count else None
+        made = np.full(count, -1, np.int64)
+        for start, version in runs.tolist():
+            if 0 <= start < count:
+                made[start:] = version
+        return made
+
+    def per_token(self) -> dict[str, Array]:
+        """Columns of one number for each token, to colour by."""
+        count = len(self.ids)
+        found = {
+            name: column
+            for name, column in self.columns.items()
+            if isinstance(column, np.ndarray)
+            and column.ndim == 1
+            and len(column) == count
+            and name not in ("token_ids", "policy_version")
+            and column.dtype.kind in "iufb"
+        }
+        versions = self.versions()
+        if versions is not None:
+            found["policy_version"] = versions
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """A line of `rollring produce`."""
+        line: dict[str, Any] = {"instance_id": self.instance_id}
+        line |= {name: plain(value) for name, value in self.fields.items() if value is not None}
+        line |= {name: plain(value) for name, value in self.columns.items()}
+        return line
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it, which has neither NaN nor infinity."""
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return str(value)
+
+
+def of_ring(record: TappedRecord) -> Rollout:
+    fields = {name: record.fields[name] for name in FIELDS}
+    return Rollout(
+        record.fields["instance_id"],
+        fields,
+        record.columns,
+        record.producer,
+        record.lane,
+        record.key,
+    )
+
+
+def of_file(line: dict[str, Any]) -> Rollout:
+    """A record of `read_rollouts`."""
+    fields = {name: line.get(name) for name in FIELDS}
+    fields["status"] = fields["status"] or "completed"
+    reward = fields["reward"]
+    fields["reward"] = None if reward is None else float(reward)
+    version = line.get("policy_version")
+    if isinstance(version, int) and fields["policy_version_min"] is None:
+        fields["policy_version_min"] = fields["policy_version_max"] = version
+    columns = {}
+    for name, value in line.items():
+        if name in FIELDS or name == "instance_id" or value is None:
+            continue
+        columns[name] = _column(name, value)
+    return Rollout(str(line.get("instance_id", "")), fields, columns)
+
+
+def _column(name: str, value: Any) -> Any:
+    if name == "policy_version":
+        return np.asarray(value, np.int64)
+    if name in DTYPES:
+        return np.asarray(value, DTYPES[name])
+    return value

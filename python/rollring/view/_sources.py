@@ -1,0 +1,231 @@
+"""Where the rollouts of a page come from: a ring, looked at ten times a second, or a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from typing import Any, Protocol
+
+from .. import stat
+from ..errors import NotFoundError, RollringError
+from ..rollouts import read_rollouts
+from ..tap import Tap
+from ._groups import Group, Groups
+from ._rollout import of_file, of_ring
+
+TAP_EVERY = 0.1
+LOOK_EVERY = 1.0
+SETTLED = 3.0  # seconds after which a stash has seen a record
+SPEEDS = 3600  # of the latest seconds
+SHOWN_ROWS = 2_000  # of a stash's groups
+
+
+class Source(Protocol):
+    kind: str  # "ring" or "file"
+    name: str
+    groups: Groups
+    problem: str  # why nothing comes, for people; empty: nothing is wrong
+
+    def state_of(self, group: Group) -> dict[str, Any]: ...
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def start(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Thread:
+    def __init__(self, groups: Groups) -> None:
+        self.groups = groups
+        self.problem = ""
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rollring view", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ends.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class RingSource(_Thread):
+    """Follows a ring by its name: one that is removed and made again is another run."""
+
+    kind = "ring"
+
+    def __init__(self, ring: str, groups: Groups) -> None:
+        super().__init__(groups)
+        self.name = ring
+        self.run = 0  # rings of this name so far
+        self.tap_stats: dict[str, int] = {}
+        self.ring: dict[str, Any] = {}
+        self.stash: dict[str, Any] = {}
+        self.speeds: deque[tuple[float, float]] = deque(maxlen=SPEEDS)  # tokens/s
+        self._rows: dict[tuple[int, int], dict[str, Any]] = {}
+        self._before: tuple[float, str, int] | None = None
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            try:
+                with Tap(self.name, timeout=0.0) as tap:
+                    self.run += 1
+                    self._follow(tap)
+            except NotFoundError:
+                self._ring_is_gone(
+                    f"ring {self.name} was removed: waiting for another one"
+                    if self.run
+                    else f"ring {self.name} is not there: waiting for it"
+                )
+            except RollringError as error:
+                self._ring_is_gone(str(error))
+            self._ends.wait(TAP_EVERY)
+
+    def _ring_is_gone(self, why: str) -> None:
+        if why == self.problem:
+            return
+        with self.groups.lock:
+            self.problem = why
+            self.ring, self.stash, self._rows = {}, {}, {}
+            self.groups.revision += 1
+
+    def _follow(self, tap: Tap) -> None:
+        look_at = 0.0
+        while not self._ends.is_set():
+            for record in tap.round():
+                self.groups.add(of_ring(record))
+            if tap.removed:
+                self._ring_is_gone(f"ring {self.name} was removed: waiting for another one")
+                return
+            if (now := time.monotonic()) >= look_at:
+                look_at = now + LOOK_EVERY
+                self._look(tap)
+            self._ends.wait(TAP_EVERY)
+
+    def _look(self, tap: Tap) -> None:
+        try:
+            ring, stash = stat.stat_ring(self.name), stat.stat_stash(self.name)
+        except RollringError:
+            return  # the tap tells it
+        if int(ring["ring_id"]) != tap.ring_id:
+            return
+        rows = {tuple(row["key"]): row for row in stash.pop("groups")}
+        tokens = sum(lane["committed_tokens"] for lane in ring["lanes"])
+        now = time.monotonic()
+        with self.groups.lock:
+            if rows != self._rows or self.problem:
+                self.groups.revision += 1
+            self.ring, self.stash, self._rows, self.problem = ring, stash, rows, ""
+            self.tap_stats = tap.stats()
+            self.groups.latest_version = max(self.groups.latest_version, ring["policy_version"])
+            if self._before is not None and self._before[1] == ring["ring_id"]:
+                seconds = now - self._before[0]
+                self.speeds.append((time.time(), max(0, tokens - self._before[2]) / seconds))
+            self._before = (now, ring["ring_id"], tokens)
+
+    def state_of(self, group: Group) -> dict[str, Any]:
+        key = group.first.key
+        row = self._rows.get(key) if key is not None else None
+        if row is None:
+            # A stash has not seen the latest records yet.
+            left = bool(self.ring.get("consumer_alive")) and time.time() - group.changed > SETTLED
+            state = "finished" if group.complete or left else "open"
+            return {"state": state, "missing": [], "senders": []}
+        # Records that the stash has not looked at yet are here already.
+        open_ = row["state"] == "open" and not group.complete
+        state = "ready" if row["state"] == "open" and group.complete else row["state"]
+        return {
+            "state": state,
+            "missing": [one for one in row["missing"][:64] if one not in group.members]
+            if open_
+            else [],
+            "senders": row["producers"][:16] if open_ else [],
+            "unchanged_s": row["unchanged_s"],
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Lanes, and the open groups with their wants, the oldest first."""
+        ring = self.ring
+        lanes = [
+            {
+                name: lane[name]
+                for name in (
+                    "lane",
+                    "producer",
+                    "pid",
+                    "state",
+                    "alive",
+                    "committed_records",
+                    "committed_tokens",
+                    "depth_records",
+                    "depth_bytes",
+                    "waits",
+                    "newest_age_s",
+                )
+            }
+            for lane in ring.get("lanes", [])
+        ]
+        waiting = sorted(
+            (row for row in self._rows.values() if row["state"] == "open"),
+            key=lambda row: -row["age_s"],
+        )
+        return {
+            "run": self.run,
+            "ring_id": ring.get("ring_id"),
+            "consumer_alive": ring.get("consumer_alive"),
+            "policy_version": ring.get("policy_version", -1),
+            "last_acked_step": ring.get("last_acked_step", -1),
+            "lanes": lanes,
+            "waiting": [
+                {
+                    "instance_id": row["instance_id"],
+                    "missing": row["missing"][:64],
+                    "producers": row["producers"][:16],
+                    "age_s": row["age_s"],
+                    "complete": row["complete"],
+                    "size": row["size"],
+                }
+                for row in waiting[:SHOWN_ROWS]
+            ],
+            "tap": self.tap_stats,
+        }
+
+
+class FileSource(_Thread):
+    """Rollouts of a file or a folder, read once."""
+
+    kind = "file"
+
+    def __init__(self, path: str, groups: Groups, tokenizer: str | None) -> None:
+        super().__init__(groups)
+        self.name = os.path.abspath(path)
+        self.done = False
+        self.speeds: deque[tuple[float, float]] = deque(maxlen=1)
+        self._tokenizer = tokenizer
+
+    def _run(self) -> None:
+        try:
+            for line in read_rollouts(self.name, self._tokenizer):
+                self.groups.add(of_file(line))
+                if self._ends.is_set():
+                    return
+        except (RollringError, OSError) as error:
+            self.problem = str(error)
+        with self.groups.lock, contextlib.suppress(RollringError):
+            self.done = True
+            self.groups.revision += 1
+
+    def state_of(self, group: Group) -> dict[str, Any]:
+        state = "finished" if group.complete else "open"
+        return {"state": state, "missing": [], "senders": []}
+
+    def facts(self) -> dict[str, Any]:
+        return {"run": 1, "done": self.done, "policy_version": self.groups.latest_version}

@@ -1,0 +1,82 @@
+// Distributions as pictures, and who waits for whom.
+import { ask, go, make, number, span } from "./util.js";
+
+const space = "http://www.w3.org/2000/svg";
+const [width, height] = [400, 170];
+
+function drawn(tag, given) {
+  const element = document.createElementNS(space, tag);
+  for (const [name, value] of Object.entries(given)) element.setAttribute(name, value);
+  return element;
+}
+
+function frame(title, fact, picture, axis) {
+  return make("figure", { class: "chart" }, make("h2", { text: title }), picture,
+    make("div", { class: "axis" }, ...axis.map((text) => make("span", { text }))),
+    make("figcaption", { class: "soft", text: fact }));
+}
+
+function canvas(label) {
+  return drawn("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+    "aria-label": label });
+}
+
+function histogram(title, found) {
+  const picture = canvas(title);
+  if (!found) return frame(title, "nothing yet", picture, []);
+  const top = Math.max(...found.counts);
+  const step = width / found.counts.length;
+  found.counts.forEach((count, index) => {
+    const tall = count / top * (height - 4);
+    picture.append(drawn("rect", { x: index * step + 0.5, y: height - tall, width: step - 1, height: tall }));
+  });
+  return frame(title, `${number(found.count)} values, mean ${number(found.mean)}`, picture,
+    [number(found.min), number(found.max)]);
+}
+
+function series(title, points, [low, high], axis) {
+  const picture = canvas(title);
+  if (points.length < 2) return frame(title, "nothing yet", picture, []);
+  const [from, to] = [points[0][0], points.at(-1)[0]];
+  const line = points.map(([x, y]) => [
+    ((x - from) / (to - from || 1) * width).toFixed(1),
+    (height - 2 - (y - low) / (high - low || 1) * (height - 4)).toFixed(1)].join(","));
+  picture.append(drawn("polyline", { points: line.join(" ") }));
+  return frame(title, `latest ${number(points.at(-1)[1])}, up to ${number(high)}`, picture, axis(from, to));
+}
+
+export async function distributionsView() {
+  const found = await ask("distributions");
+  const fastest = Math.max(1, ...found.speed.map(([, speed]) => speed));
+  const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+  return make("section", { class: "charts", id: "distributions" },
+    histogram("Reward", found.reward),
+    histogram("Length in tokens", found.length),
+    histogram("Staleness in versions", found.staleness),
+    series("Share of groups without variance", found.flat, [0, 1],
+      (from, to) => [`group ${number(from)}`, `group ${number(to)}`]),
+    series("Tokens per second", found.speed, [0, fastest], (from, to) => [clock(from), clock(to)]));
+}
+
+function table(id, head, rows) {
+  return make("table", { id }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { text })))),
+    make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map((text) => make("td", { text }))))));
+}
+
+export function waitingView(state) {
+  if (state.kind !== "ring") {
+    return make("section", { class: "tables", id: "waiting" },
+      make("p", { class: "soft", text: "A file has no producers, and nothing waits in it." }));
+  }
+  const open = (group) => [group.instance_id, `${group.complete}/${group.size}`, span(group.age_s),
+    group.missing.join(", "), group.producers.join(", ")];
+  return make("section", { class: "tables", id: "waiting" },
+    make("h2", { text: "Open groups, the oldest first" }),
+    table("open", ["group", "members", "age", "missing", "sent by"], state.waiting.slice(0, 300).map(open)),
+    make("h2", { text: "Producers" }),
+    table("lanes", ["lane", "producer", "pid", "state", "records", "tokens", "unreleased", "waits", "latest"],
+      state.lanes.map((lane) => [lane.lane, lane.producer, lane.pid, lane.state,
+        number(lane.committed_records), number(lane.committed_tokens), number(lane.depth_records),
+        number(lane.waits), span(lane.newest_age_s)])),
+    make("button", { type: "button", text: "Groups that are open", onclick: () => go({ view: "", state: "open" }) }));
+}

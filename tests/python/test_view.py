@@ -1,0 +1,312 @@
+"""The answers of `rollring view` about rings and files; tests/frameworks has it in a browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring.view._groups import Groups, advantages, is_flat
+from rollring.view._rollout import of_file
+from rollring.view._text import pieces
+from view_pages import line, page_of_file, page_of_ring, three, until, written
+
+__all__ = ["three"]  # a fixture
+
+HOSTILE = "<script>alert(1)</script> \u202egnirts\u202c \ud800 " + "x" * 1_000_000
+
+
+def test_groups_of_a_file(three: str) -> None:
+    with page_of_file(three) as page:
+        found = page.ask("groups")
+        assert (found["total"], found["matched"]) == (3, 3)
+        by_name = {group["instance_id"]: group for group in found["groups"]}
+        assert by_name["mixed"]["rewards"] == [0, 1, 0, 1]
+        assert by_name["mixed"]["version"] == [3, 4]
+        assert by_name["flat"]["flat"] and not by_name["mixed"]["flat"]
+        assert by_name["half"]["state"] == "open" and by_name["flat"]["state"] == "finished"
+        assert page.ask("groups", revision=found["revision"]) == {
+            "revision": found["revision"],
+            "same": True,
+        }
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ({"q": "MIX"}, ["mixed"]),
+        ({"q": "maths mixed"}, ["mixed"]),
+        ({"reward_min": 0.9}, ["flat"]),
+        ({"reward_max": 0.5, "sort": "name"}, ["half", "mixed"]),
+        ({"tokens_min": 100}, ["half"]),
+        ({"tokens_max": 100, "sort": "old"}, ["mixed", "flat"]),
+        ({"status": "truncated"}, ["flat"]),
+        ({"environment": "maths"}, ["mixed"]),
+        ({"version": 4}, ["mixed"]),
+        ({"version": 5}, []),
+        ({"flat": "1"}, ["flat"]),
+        ({"state": "open"}, ["half"]),
+        ({"sort": "tokens", "limit": 1}, ["half"]),
+        ({"sort": "name", "offset": 2}, ["mixed"]),
+        ({"sort": "reward", "limit": 1}, ["flat"]),
+    ],
+)
+def test_filters(three: str, query: dict[str, Any], names: list[str]) -> None:
+    with page_of_file(three) as page:
+        assert page.names(**query) == names
+
+
+def test_a_group_and_its_members(three: str) -> None:
+    with page_of_file(three) as page:
+        found = page.ask("group", group=page.group_of("mixed"))
+        members = found["members"]
+        assert [one["number"] for one in members] == [0, 1, 2, 3]
+        assert members[1]["advantage"] == pytest.approx(0.5 / (np.std([0, 1, 0, 1], ddof=1) + 1e-4))
+        assert members[0]["preview"] == "3 4 5 6 7 8 9"
+        turns = page.ask("turns", group=page.group_of("mixed"), member=2)
+        assert turns["turns"] == [[0, 3, 0], [3, 12, 1]]
+        assert turns["ranges"]["policy_version"] == [-1, 3]
+        assert turns["columns"]["logprobs"] == "float32[12]"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (7, [-1, -1, -1] + [7] * 7),
+        ([[3, 5], [6, 6]], [-1] * 3 + [5] * 3 + [6] * 4),
+        (list(range(10)), list(range(10))),
+        ([[50, 1], [-1, 2]], [-1] * 10),
+        ([1, 2], None),
+    ],
+)
+def test_versions_of_tokens(given: Any, shown: list[int] | None) -> None:
+    versions = of_file(line("g", 0, policy_version=given)).versions()
+    assert (None if versions is None else versions.tolist()) == shown
+
+
+def test_slices(three: str) -> None:
+    with page_of_file(three) as page:
+        where = {"group": page.group_of("half"), "member": 1}
+        part = page.ask("slice", **where, **{"from": 490, "to": 600})
+        assert (part["from"], part["to"], part["tokens"]) == (490, 500, 500)
+        assert part["ids"] == list(range(490, 500)) and part["texts"] is None
+        assert part["values"]["logprobs"] == [0.0] * 10
+        for begin, end in ((-5, 0), (500, 500), (10**12, 5), (700, 800)):
+            empty = page.ask("slice", **where, **{"from": begin, "to": end})
+            assert empty["ids"] == []
+        assert page.ask("find", **where, text="77")["at"] == [77]
+
+
+def test_a_long_member_is_served_in_slices(tmp_path: Path) -> None:
+    count = 131_072
+    ids = np.arange(count) % 1000
+    with page_of_file(
+        written(
+            tmp_path / "f.jsonl",
+            [
+                line(
+                    "long",
+                    0,
+                    token_ids=ids.tolist(),
+                    group_size=1,
+                    logprobs=[0.0] * count,
+                    loss_mask=([0] * 64 + [1] * 64) * (count // 128),
+                )
+            ],
+        )
+    ) as page:
+        where = {"group": page.group_of("long"), "member": 0}
+        turns = page.ask("turns", **where)
+        assert (turns["tokens"], turns["all_turns"]) == (count, count // 64)
+        seen: list[int] = []
+        while len(seen) < count:
+            part = page.ask("slice", **where, **{"from": len(seen)})
+            assert 0 < len(part["ids"]) <= 4096
+            seen += part["ids"]
+        assert seen == ids.tolist()
+
+
+def test_hostile_text_is_data(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "f.jsonl",
+        [
+            line(
+                HOSTILE,
+                0,
+                group_size=1,
+                source=HOSTILE,
+                messages=[{"role": "user", "content": HOSTILE}],
+            )
+        ],
+    )
+    with page_of_file(path) as page:
+        (group,) = page.ask("groups")["groups"]
+        assert group["instance_id"] == HOSTILE[:300]
+        found = page.ask("group", group=group["id"])
+        assert found["instance_id"] == HOSTILE[:4000]
+        turns = page.ask("turns", group=group["id"], member=0)
+        assert all(len(text) <= 4001 for text in turns["columns"].values())
+        (record,) = page.ask("json", group=group["id"])["records"]
+        assert record["instance_id"] == HOSTILE
+        assert record["messages"][0]["content"] == HOSTILE
+
+
+def test_numbers_that_json_lacks(ring: str, producer: rr.Producer) -> None:
+    with page_of_ring(ring) as page:
+        producer.push(
+            "odd",
+            token_ids=[1, 2],
+            logprobs=[float("nan"), float("-inf")],
+            reward=float("inf"),
+            repetition_id=0,
+            group_size=2,
+        )
+        producer.push("odd", token_ids=[1, 2], reward=float("nan"), repetition_id=1, group_size=2)
+        until(lambda: page.ask("state")["rollouts"] == 2)
+        group = page.group_of("odd")
+        assert page.ask("groups")["groups"][0]["rewards"] == [None, None]
+        assert page.ask("group", group=group)["members"][0]["advantage"] == 0
+        part = page.ask("slice", group=group, member=0)
+        assert part["values"]["logprobs"] == [None, None]
+        assert page.ask("turns", group=group, member=0)["ranges"] == {}
+        assert page.ask("json", group=group)["records"][0]["logprobs"] == [None, None]
+        assert page.ask("distributions")["reward"] is None
+
+
+def test_a_ring_while_groups_form(ring: str, producer: rr.Producer) -> None:
+    with page_of_ring(ring) as page, rr.Stash(ring, batch_groups=1) as stash:
+        for member in range(2):
+            producer.push("live", **fields_of(member))
+        with pytest.raises(TimeoutError):
+            stash.next(0.05)
+
+        def waits() -> Any:
+            groups = page.ask("groups")["groups"]
+            return groups and groups[0]["missing"] and groups[0]
+
+        group = until(waits)
+        assert (group["state"], group["missing"], group["members"]) == ("open", [2, 3], 2)
+        assert "worker" in group["senders"][0]
+        facts = page.ask("state")
+        assert facts["waiting"][0]["missing"] == [2, 3]
+        assert facts["lanes"][0]["producer"] == "worker"
+        for member in range(2, 4):
+            producer.push("live", **fields_of(member))
+        with stash.next(PATIENCE):
+            until(lambda: page.ask("groups")["groups"][0]["state"] == "leased")
+        until(lambda: page.ask("groups")["groups"][0]["state"] == "finished")
+        members = page.ask("group", group=group["id"])["members"]
+        assert [one["reward"] for one in members] == [0, 1, 0, 1]
+        assert members[0]["producer"] == "worker"
+
+
+def fields_of(member: int) -> dict[str, Any]:
+    return {key: value for key, value in line("", member).items() if key != "instance_id"}
+
+
+def test_a_ring_that_is_removed_and_made_again(ring: str, producer: rr.Producer) -> None:
+    with page_of_ring(ring) as page:
+        producer.push("first", **fields_of(0))
+        until(lambda: page.names() == ["first"])
+        rr.remove(ring, force=True)
+        assert "was removed" in until(lambda: page.ask("state")["problem"])
+        assert page.names() == ["first"]  # its records stay
+        rr.create(ring, lanes=2, lane_bytes="1MiB")
+        with rr.Producer(ring, "second") as other:
+            other.push("second", **fields_of(0))
+            until(lambda: page.names() == ["second", "first"])
+            until(lambda: not page.ask("state")["problem"])
+        assert page.ask("state")["run"] == 2
+
+
+def test_a_ring_that_comes_later() -> None:
+    ring = f"test-view-later-{os.getpid()}"
+    with page_of_ring(ring) as page:
+        assert "waiting for it" in until(lambda: page.ask("state")["problem"])
+        rr.create(ring, lanes=1, lane_bytes="1MiB")
+        try:
+            until(lambda: not page.ask("state")["problem"])
+        finally:
+            rr.remove(ring, force=True)
+
+
+def test_a_bounded_number_is_kept(ring: str, producer: rr.Producer) -> None:
+    with page_of_ring(ring, keep=3) as page:
+        for number in range(8):
+            producer.push(f"g{number}", **fields_of(0) | {"group_size": 1})
+        until(lambda: page.ask("state")["rollouts"] == 8)
+        assert page.names() == ["g7", "g6", "g5"]
+        assert (page.ask("state")["seen"], page.ask("state")["kept"]) == (8, 3)
+        assert page.ask("distributions")["members"] == 8
+        status, why = page.refusal("group", group="0123456789abcdef")
+        assert status == 404 and "--keep" in why
+
+
+def test_ten_thousand_groups_within_their_bytes() -> None:
+    groups = Groups(10_000, 1_500_000, arriving=False)
+    for number in range(10_000):
+        groups.add(of_file(line(f"g{number}", 0, group_size=1)))
+    assert groups.nbytes <= 1_500_000
+    assert len(groups.all()) < 10_000
+    assert groups.all()[-1].first.instance_id == "g9999"
+
+
+def test_an_open_group_stays_longer_than_a_finished_one() -> None:
+    groups = Groups(2, 1 << 30)
+    groups.add(of_file(line("open", 0)))
+    for number in range(3):
+        groups.add(of_file(line(f"done{number}", 0, group_size=1)))
+    assert [one.first.instance_id for one in groups.all()] == ["open", "done2"]
+
+
+def test_a_later_attempt_replaces_a_member() -> None:
+    groups = Groups(2, 1 << 30)
+    groups.add(of_file(line("g", 0, attempt=0, reward=0.0)))
+    groups.add(of_file(line("g", 0, attempt=1, reward=1.0)))
+    (group,) = groups.all()
+    summary = group.summed()
+    assert (summary["members"], summary["rewards"]) == (1, [1.0])
+
+
+def test_advantages_are_those_of_a_stash(ring: str, producer: rr.Producer) -> None:
+    rewards = [0.25, 1.0, -3.0, 0.5]
+    with rr.Stash(ring, batch_groups=1) as stash:
+        for member, reward in enumerate(rewards):
+            producer.push("g", **fields_of(member) | {"reward": reward})
+        with stash.next(PATIENCE) as batch:
+            assert advantages(list(rewards)) == pytest.approx(batch.groups[0].advantages.tolist())
+    assert is_flat([0.1 + 0.2, 0.3]) and not is_flat([0.0, 1e-3])
+    assert advantages([1.0, None]) == [0.0, 0.0]
+
+
+class _Bytes:
+    """Tokens are bytes of UTF-8."""
+
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+def test_characters_of_several_tokens() -> None:
+    ids = list("aé€😀b".encode())
+    whole = pieces(_Bytes(), ids, 0, len(ids))
+    assert whole == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
+    assert pieces(_Bytes(), ids, 5, 11) == whole[5:]
+    broken = pieces(_Bytes(), [0xFF] * 40 + [0x61], 0, 41)
+    assert broken is not None and broken[-1].endswith("a")
+    assert pieces(None, ids, 0, 3) is None
+
+
+def test_find_decoded_text(tmp_path: Path) -> None:
+    ids = list(b"The answer is 42, the Answer.")
+    path = written(
+        tmp_path / "f.jsonl", [line("g", 0, token_ids=ids, logprobs=None, loss_mask=None)]
+    )
+    with page_of_file(path, tokenizer=_Bytes()) as page:
+        where = {"group": page.group_of("g"), "member": 0}
+        assert page.ask("find", **where, text="answer")["at"] == [4, 22]
+        assert "".join(page.ask("slice", **where)["texts"]) == "The answer is 42, the Answer."

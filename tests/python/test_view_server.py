@@ -1,0 +1,148 @@
+"""The server and the command of `rollring view`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring.view._groups import Groups
+from rollring.view._sources import FileSource
+from view_pages import line, page_of_file, served, three
+
+__all__ = ["three"]  # a fixture
+
+
+# --- the server ---
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "status"),
+    [
+        ("nothing", {}, 404),
+        ("group", {"group": "x"}, 404),
+        ("turns", {"group": "MIXED", "member": 99}, 404),
+        ("turns", {"group": "MIXED", "member": "x"}, 400),
+        ("slice", {"group": "MIXED", "member": 0, "sequence": 7}, 404),
+        ("slice", {"group": "MIXED", "member": 0, "from": "x"}, 400),
+        ("groups", {"reward_min": "much"}, 400),
+        ("find", {"group": "MIXED", "member": 0, "text": "word"}, 400),
+    ],
+)
+def test_refusals(three: str, path: str, query: dict[str, Any], status: int) -> None:
+    with page_of_file(three) as page:
+        if query.get("group") == "MIXED":
+            query = query | {"group": page.group_of("mixed")}
+        got, why = page.refusal(path, **query)
+        assert got == status and why
+
+
+def test_headers_and_hosts(three: str) -> None:
+    with page_of_file(three) as page:
+        for path in ("/", "/app.js", "/view.css", "/api/state"):
+            status, headers, content = page.get(path)
+            assert status == 200 and content
+            assert headers["Content-Security-Policy"].startswith("default-src 'self'")
+            assert headers["X-Content-Type-Options"] == "nosniff"
+        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
+            status, _, _ = page.get("/api/groups", {"Host": host})
+            assert status == 403, host
+        assert page.get("/api/groups", {"Host": f"localhost:{page.server.port}"})[0] == 200
+        assert page.get("/../_server.py")[0] == 404
+
+
+def test_no_file_of_the_page_names_another_host() -> None:
+    folder = Path(rr.__file__).parent / "view/page"
+    allowed = "http://www.w3.org/2000/svg"  # a name, which nothing loads
+    for file in folder.iterdir():
+        text = file.read_text(encoding="utf-8").replace(allowed, "")
+        assert "://" not in text and "innerHTML" not in text, file
+
+
+def test_a_token(three: str) -> None:
+    with page_of_file(three) as open_page:
+        assert open_page.get("/api/state")[0] == 200
+    with served(FileSource(three, Groups(10, 1 << 30), None), token="secret") as page:
+        assert page.get("/")[0] == 200  # holds nothing of the run
+        assert page.get("/api/state")[0] == 401
+        assert page.get("/api/state", {"Authorization": "Bearer secre"})[0] == 401
+        assert page.get("/api/state", {"Authorization": "Bearer secret"})[0] == 200
+
+
+# --- the command ---
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rollring.view", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(three: str, number: signal.Signals) -> None:
+    with start(three, "--port", "0", "--json") as process:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        with socket.create_connection(("127.0.0.1", said["port"]), PATIENCE):
+            process.send_signal(number)
+            out, err = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_token_for_other_addresses(three: str) -> None:
+    with start(three, "--port", "0", "--host", "0.0.0.0", "--json") as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        assert len(address.partition("#token=")[2]) >= 32
+        process.send_signal(signal.SIGINT)
+
+
+def test_wrong_use(three: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        cases = [
+            ((three, "--port", port), 1, "another --port"),
+            ((str(tmp_path / "none.jsonl"),), 2, "there is no file"),
+            ((three, "--tokenizer", str(tmp_path / "none")), 2, "no such file or folder"),
+            ((three, "--keep", "0"), 2, "--keep"),
+            ((three, "--port", "70000"), 2, "--port"),
+        ]
+        for arguments, status, text in cases:
+            with start(*arguments) as process:
+                out, err = process.communicate(timeout=PATIENCE)
+                assert (process.returncode, out) == (status, ""), err
+                assert text in err and "Traceback" not in err
+
+
+def test_a_bad_file_is_told_on_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps(line("good", 0)) + "\nno json\n", encoding="utf-8")
+    with page_of_file(str(path)) as page:
+        assert "bad.jsonl:2" in page.ask("state")["problem"]
+        assert page.names() == ["good"]
+
+
+def test_many_pages_at_once(three: str) -> None:
+    with page_of_file(three) as page:
+        sockets = [
+            socket.create_connection(("127.0.0.1", page.server.port), PATIENCE) for _ in range(64)
+        ]
+        try:
+            for one in sockets:
+                one.sendall(b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for one in sockets:
+                assert one.recv(64).startswith(b"HTTP/1.1 200")
+        finally:
+            for one in sockets:
+                one.close()
