@@ -282,7 +282,7 @@ def view(folder, rollouts):
     for line in examples("view"):
         out = done(paste(folder, line, "x"))
         assert "asked: -m rollring.view --port " in out, out
-        assert out.endswith(("-- x\n", "-- rollouts.jsonl\n")), out
+        assert out.endswith(("-- x\n", "-- rollouts.jsonl\n", "-- runs/42\n")), out
     python.unlink()
 
 

@@ -12,6 +12,7 @@ constexpr const char* view_footer = R"(Examples:
   rollring view r
   rollring view rollouts.jsonl --tokenizer model/
   rollring view r --port 0 --keep 5000
+  rollring view runs/42
 The page shows groups as they form, their members side by side, and each token of a
 member, coloured by a column. Without --tokenizer it shows token IDs. It only reads: the
 run does not notice it. If the ring does not exist, the page waits for it. --host with
@@ -51,7 +52,7 @@ Command add_view(CLI::App& app) {
     auto options = std::make_shared<ViewOptions>();
     CLI::App* sub = app.add_subcommand("view", "Show rollouts on a page in the browser");
     sub->footer(view_footer);
-    sub->add_option("source", options->source, "Name of a ring, or a file of rollouts")
+    sub->add_option("source", options->source, "Name of a ring, a file of rollouts, or a recording")
         ->required()
         ->type_name("RING|FILE");
     sub->add_option("--port", options->port, "Port of the page, 0 for any free one")

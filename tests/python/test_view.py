@@ -13,8 +13,9 @@ import rollring as rr
 from conftest import PATIENCE
 from rollring.view._groups import Groups, advantages, is_flat
 from rollring.view._rollout import of_file
+from rollring.view._sources import RecordingSource, is_recording
 from rollring.view._text import pieces
-from view_pages import line, page_of_file, page_of_ring, three, until, written
+from view_pages import line, page_of_file, page_of_ring, served, three, until, written
 
 __all__ = ["three"]  # a fixture
 
@@ -87,6 +88,29 @@ def test_a_group_and_its_members(three: str) -> None:
 def test_versions_of_tokens(given: Any, shown: list[int] | None) -> None:
     versions = of_file(line("g", 0, policy_version=given)).versions()
     assert (None if versions is None else versions.tolist()) == shown
+
+
+def test_a_recording_while_it_is_written(ring: str, producer: rr.Producer, tmp_path: Path) -> None:
+    runs = str(tmp_path / "runs")
+    with rr.Stash(ring, batch_groups=1) as stash, rr.extras.record(stash, runs):
+        push_group(producer, stash, "first")
+        source = RecordingSource(runs, Groups(10, 1 << 30, arriving=False))
+        with served(source) as page:
+            until(lambda: page.names() == ["first"])
+            push_group(producer, stash, "second")
+            until(lambda: page.names() == ["second", "first"])
+            (group, _) = page.ask("groups")["groups"]
+            assert (group["state"], group["rewards"]) == ("finished", [0, 1, 0, 1])
+            part = page.ask("slice", group=group["id"], member=3)
+            assert part["ids"] == list(range(13))
+            assert page.ask("state")["kind"] == "recording"
+    assert is_recording(runs) and not is_recording(str(tmp_path))
+
+
+def push_group(producer: rr.Producer, stash: rr.Stash, name: str) -> None:
+    for member in range(4):
+        producer.push(name, **fields_of(member))
+    stash.next(PATIENCE).ack()
 
 
 def test_slices(three: str) -> None:

@@ -19,14 +19,14 @@ from conftest import PATIENCE
 from rollring.view._answers import Answers
 from rollring.view._groups import Groups
 from rollring.view._server import PageServer
-from rollring.view._sources import FileSource, RingSource
+from rollring.view._sources import FileSource, RingSource, Source
 from rollring.view._text import Tokenizer
 
 
 class Page:
     """A running server of the page."""
 
-    def __init__(self, server: PageServer, source: RingSource | FileSource) -> None:
+    def __init__(self, server: PageServer, source: Source) -> None:
         self.server, self.source = server, source
         self.address = f"http://127.0.0.1:{server.port}"
 
@@ -70,9 +70,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def served(
-    source: RingSource | FileSource, tokenizer: Tokenizer | None = None, token: str = ""
-) -> Iterator[Page]:
+def served(source: Source, tokenizer: Tokenizer | None = None, token: str = "") -> Iterator[Page]:
     server = PageServer(("127.0.0.1", 0), Answers(source, tokenizer), token)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -16,7 +16,7 @@ from ..errors import InvalidArgumentError, RollringError
 from ._answers import Answers
 from ._groups import Groups
 from ._server import LOOPBACK, PageServer
-from ._sources import FileSource, RingSource
+from ._sources import FileSource, RecordingSource, RingSource, is_recording
 from ._text import load
 
 PROGRAM = "rollring view"
@@ -25,11 +25,13 @@ PROGRAM = "rollring view"
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Show the rollouts of a ring or of a file on a page in the browser.",
+        description="Show the rollouts of a ring, a file or a recording on a page in the browser.",
         epilog="docs/view.md describes the page.",
         allow_abbrev=False,
     )
-    parser.add_argument("source", metavar="RING|FILE", help="name of a ring, or path of rollouts")
+    parser.add_argument(
+        "source", metavar="RING|FILE", help="name of a ring, or path of rollouts or of a recording"
+    )
     parser.add_argument("--port", type=int, default=8420, metavar="N", help="0: any free one")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS")
     parser.add_argument("--token", default="", metavar="TEXT", help="that a page must bring")
@@ -52,7 +54,7 @@ def is_file(source: str) -> bool:
     return os.sep in source or os.path.exists(source)
 
 
-def source_of(options: argparse.Namespace) -> RingSource | FileSource:
+def source_of(options: argparse.Namespace) -> RingSource | FileSource | RecordingSource:
     path = is_file(options.source)
     if path and not os.path.exists(options.source):
         raise InvalidArgumentError(f"there is no file {options.source}")
@@ -60,6 +62,8 @@ def source_of(options: argparse.Namespace) -> RingSource | FileSource:
         groups = Groups(options.keep or 1000, options.keep_bytes)
         return RingSource(options.source, groups)
     groups = Groups(options.keep or 10_000, options.keep_bytes, arriving=False)
+    if is_recording(options.source):
+        return RecordingSource(options.source, groups)
     return FileSource(options.source, groups, tokenizer_of_text(options.tokenizer))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import Sequence
 from ..tap import TappedRecord
 
 Array = np.ndarray[Any, Any]
@@ -153,6 +154,15 @@ def of_ring(record: TappedRecord) -> Rollout:
         record.lane,
         record.key,
     )
+
+
+def of_recording(sequence: Sequence, size: int) -> Rollout:
+    """A copy; ``size`` is the number of its group's members."""
+    found = sequence.as_dict(copy=True)
+    fields = {name: found.get(name) for name in FIELDS}
+    fields["group_size"] = fields["group_size"] or size
+    own = {name: found[name] for name in sequence.columns if name != "instance_id"}
+    return Rollout(sequence.instance_id, fields, own)
 
 
 def of_file(line: dict[str, Any]) -> Rollout:

@@ -1,8 +1,9 @@
-"""Where the rollouts of a page come from: a ring, looked at ten times a second, or a file."""
+"""Where the rollouts of a page come from: a ring, looked at ten times a second, a file, or a
+recording.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -10,11 +11,12 @@ from collections import deque
 from typing import Any, Protocol
 
 from .. import stat
-from ..errors import NotFoundError, RollringError
+from ..errors import NotFoundError, RollringError, TimedOutError
+from ..extras.recording import open_recording
 from ..rollouts import read_rollouts
 from ..tap import Tap
 from ._groups import Group, Groups
-from ._rollout import of_file, of_ring
+from ._rollout import of_file, of_recording, of_ring
 
 TAP_EVERY = 0.1
 LOOK_EVERY = 1.0
@@ -24,7 +26,7 @@ SHOWN_ROWS = 2_000  # of a stash's groups
 
 
 class Source(Protocol):
-    kind: str  # "ring" or "file"
+    kind: str  # "ring", "file" or "recording"
     name: str
     groups: Groups
     problem: str  # why nothing comes, for people; empty: nothing is wrong
@@ -199,29 +201,15 @@ class RingSource(_Thread):
         }
 
 
-class FileSource(_Thread):
-    """Rollouts of a file or a folder, read once."""
+class _Still(_Thread):
+    """Records that were written before: nothing waits, and a group is whole or stays as it is."""
 
     kind = "file"
 
-    def __init__(self, path: str, groups: Groups, tokenizer: str | None) -> None:
+    def __init__(self, path: str, groups: Groups) -> None:
         super().__init__(groups)
         self.name = os.path.abspath(path)
         self.done = False
-        self.speeds: deque[tuple[float, float]] = deque(maxlen=1)
-        self._tokenizer = tokenizer
-
-    def _run(self) -> None:
-        try:
-            for line in read_rollouts(self.name, self._tokenizer):
-                self.groups.add(of_file(line))
-                if self._ends.is_set():
-                    return
-        except (RollringError, OSError) as error:
-            self.problem = str(error)
-        with self.groups.lock, contextlib.suppress(RollringError):
-            self.done = True
-            self.groups.revision += 1
 
     def state_of(self, group: Group) -> dict[str, Any]:
         state = "finished" if group.complete else "open"
@@ -229,3 +217,60 @@ class FileSource(_Thread):
 
     def facts(self) -> dict[str, Any]:
         return {"run": 1, "done": self.done, "policy_version": self.groups.latest_version}
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except (RollringError, OSError) as error:
+            self.problem = str(error)
+        self._told()
+
+    def _read(self) -> None:
+        raise NotImplementedError
+
+    def _told(self) -> None:
+        with self.groups.lock:
+            self.done = True
+            self.groups.revision += 1
+
+
+class FileSource(_Still):
+    """Rollouts of a file or a folder, read once."""
+
+    def __init__(self, path: str, groups: Groups, tokenizer: str | None) -> None:
+        super().__init__(path, groups)
+        self._tokenizer = tokenizer
+
+    def _read(self) -> None:
+        for line in read_rollouts(self.name, self._tokenizer):
+            self.groups.add(of_file(line))
+            if self._ends.is_set():
+                return
+
+
+class RecordingSource(_Still):
+    """The batches of a recording, and those that are added while a run writes it."""
+
+    kind = "recording"
+
+    def _read(self) -> None:
+        with open_recording(self.name) as recording:
+            while not self._ends.is_set():
+                try:
+                    batch = recording.next(timeout=TAP_EVERY)
+                except TimedOutError:
+                    if not self.done:
+                        self.problem = recording.problem
+                        self._told()
+                    continue
+                with batch:
+                    for group in batch.groups:
+                        for member in group.members:
+                            for sequence in member.sequences:
+                                self.groups.add(of_recording(sequence, len(group.members)))
+
+
+def is_recording(path: str) -> bool:
+    """Whether it is the directory of one, or a file of it."""
+    names = os.listdir(path) if os.path.isdir(path) else [path]
+    return any(name.endswith(".rollouts") for name in names)

@@ -66,7 +66,7 @@ function table(id, head, rows) {
 export function waitingView(state) {
   if (state.kind !== "ring") {
     return make("section", { class: "tables", id: "waiting" },
-      make("p", { class: "soft", text: "A file has no producers, and nothing waits in it." }));
+      make("p", { class: "soft", text: `A ${state.kind} has no producers, and nothing waits in it.` }));
   }
   const open = (group) => [group.instance_id, `${group.complete}/${group.size}`, span(group.age_s),
     group.missing.join(", "), group.producers.join(", ")];
