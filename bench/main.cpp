@@ -113,6 +113,17 @@ void add_softwrap(CLI::App& app) {
     add_question<SoftwrapQuestion>(app, "softwrap", "the same run with soft wrap on and off", add);
 }
 
+void add_taps(CLI::App& app) {
+    const auto add = [](CLI::App* sub, TapsQuestion& options) {
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--taps", options.taps, Bounds{1, 64}, "processes that tap the ring");
+        option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
+        option(sub, "--soft-bytes", options.soft_bytes, "where it turns back early");
+    };
+    add_question<TapsQuestion>(app, "taps",
+                               "the same run with and without processes that tap its ring", add);
+}
+
 void add_latency(CLI::App& app) {
     const auto add = [](CLI::App* sub, LatencyQuestion& options) {
         option(sub, "--tokens", options.n_tokens, Bounds{1, 1 << 20}, "tokens per record");
@@ -243,6 +254,7 @@ int main(int argc, char** argv) {
     rollring::cli::catch_interrupts();
     bench::add_throughput(app);
     bench::add_softwrap(app);
+    bench::add_taps(app);
     bench::add_latency(app);
     bench::add_stash(app);
     bench::add_peers(app);

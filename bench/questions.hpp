@@ -31,6 +31,15 @@ struct SoftwrapQuestion {
 };
 void run(const SoftwrapQuestion& options);
 
+struct TapsQuestion {
+    Common common;
+    std::vector<std::uint32_t> tokens = {2048, 16'384};
+    std::uint32_t taps = 5;
+    std::string lane_bytes = "64MiB";
+    std::string soft_bytes = "4MiB";
+};
+void run(const TapsQuestion& options);
+
 // Long records, one at a time and far apart, as rollout workers send them.
 struct PacedOptions {
     std::vector<std::uint32_t> lanes = {1, 64};  // of the ring

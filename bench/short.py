@@ -21,6 +21,7 @@ PLOT = Path(__file__).resolve().parent / "plot.py"
 QUESTIONS = [
     ("throughput", 15, ["throughput", "--repeat", "3", "--seconds", "0.2"]),
     ("softwrap", 5, ["softwrap", "--repeat", "3", "--seconds", "0.2"]),
+    ("taps", 5, ["taps", "--repeat", "3", "--seconds", "0.2"]),
     ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1",
                      "--paced-records", "1000"]),
     ("stash", 15, ["stash", "--repeat", "2", "--seconds", "0.2"]),
@@ -62,6 +63,8 @@ LINES = {
                     "{rollring_gb_per_s:.1f} GB/s", "{ratio} of the limit")],
     "softwrap": [("rows", "{tokens} tokens: {on_tokens_per_s:M} Mtok/s with soft wrap",
                   "{gain} times without (bare hand-off: {bare_gain})")],
+    "taps": [("rows", "{tokens} tokens, {taps} taps: {tapped_tokens_per_s:M} Mtok/s",
+              "{ratio} of a run without (without and without: {ratio_without})")],
     "latency": [("rows", "{name} ({records_per_s:m} records/s)",
                  "{p50_ns:u}, {p99_ns:u}, {p999_ns:u} us (p50, p99, p99.9) from {measured_from}"),
                 ("paced", "{name}, long records far apart",

@@ -1,7 +1,15 @@
 #include "ring/ring_transport.hpp"
 
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <vector>
+
 #include "ring/records.hpp"
 #include "rollring/consumer.hpp"
+#include "rollring/tap.hpp"
 
 namespace bench {
 namespace {
@@ -60,12 +68,48 @@ void consume(const std::string& name, bool sleeping, Board& board, const Plan& p
     }
 }
 
+// Processes that tap a ring, until this object ends; no CPU is theirs alone.
+class Taps {
+  public:
+    Taps(const std::string& name, std::uint32_t count) {
+        for (std::uint32_t i = 0; i < count; i++) {
+            const pid_t pid = fork();
+            if (pid == 0) look(name);
+            if (pid < 0) fail("cannot fork a tap");
+            pids_.push_back(pid);
+        }
+    }
+    Taps(const Taps&) = delete;
+    Taps& operator=(const Taps&) = delete;
+    ~Taps() {
+        for (const pid_t pid : pids_) {
+            kill(pid, SIGKILL);
+            waitpid(pid, nullptr, 0);
+        }
+    }
+
+  private:
+    [[noreturn]] static void look(const std::string& name) {
+        constexpr unsigned gap_us = 100'000;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        auto tap = rollring::Tap::attach(name);
+        rollring::TapRecord record;
+        while (tap) {
+            while (tap->poll(record) == rollring::TapPoll::record) continue;
+            usleep(gap_us);
+        }
+        _exit(1);
+    }
+    std::vector<pid_t> pids_;
+};
+
 }  // namespace
 
 Measured measure_ring(const RingTransport& transport, const Plan& plan, const Cpus& cpus) {
     const ScratchRing ring({.lanes = transport.lanes,
                             .lane_bytes = transport.lane_bytes,
                             .soft_bytes = transport.soft_bytes});
+    const Taps taps(ring.name(), transport.taps);
     return measure(
         {"rollring", [&](Board& board, const Plan& work) { produce(ring.name(), board, work); },
          [&](Board& board, const Plan& work) {

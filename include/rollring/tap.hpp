@@ -44,7 +44,7 @@ struct TapOptions {
     std::chrono::nanoseconds attach_timeout = std::chrono::seconds(10);
     // Bytes that a round copies before it ends, except for its last record: bounds the CPU and the
     // memory bandwidth of a tap on a fast ring. At least 1.
-    std::uint64_t round_bytes = std::uint64_t{8} << 20;
+    std::uint64_t round_bytes = std::uint64_t{1} << 20;
 };
 
 enum class [[nodiscard]] TapPoll {

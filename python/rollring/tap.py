@@ -80,7 +80,7 @@ class Tap(Closes):
         InvalidArgumentError: ``round_bytes`` is 0, or the ring belongs to a store.
     """
 
-    def __init__(self, ring: str, *, timeout: float = 10.0, round_bytes: int = 8 << 20) -> None:
+    def __init__(self, ring: str, *, timeout: float = 10.0, round_bytes: int = 1 << 20) -> None:
         self.ring = ring
         self._core = _core.Tap(ring, timeout, round_bytes)
 

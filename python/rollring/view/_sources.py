@@ -19,6 +19,8 @@ from ._groups import Group, Groups
 from ._rollout import of_file, of_recording, of_ring
 
 TAP_EVERY = 0.1
+BUSY = 0.01  # seconds of a look: a tenth of a CPU at most
+SAMPLING = 0.0005  # of a ring that is faster than that: more looks would not show it whole
 LOOK_EVERY = 1.0
 SETTLED = 3.0  # seconds after which a stash has seen a record
 SPEEDS = 3600  # of the latest seconds
@@ -74,12 +76,14 @@ class RingSource(_Thread):
         self.speeds: deque[tuple[float, float]] = deque(maxlen=SPEEDS)  # tokens/s
         self._rows: dict[tuple[int, int], dict[str, Any]] = {}
         self._before: tuple[float, str, int] | None = None
+        self._outrun = False  # the ring is faster than the page
 
     def _run(self) -> None:
         while not self._ends.is_set():
             try:
                 with Tap(self.name, timeout=0.0) as tap:
                     self.run += 1
+                    self.tap_stats, self._outrun = {}, False
                     self._follow(tap)
             except NotFoundError:
                 self._ring_is_gone(
@@ -102,8 +106,7 @@ class RingSource(_Thread):
     def _follow(self, tap: Tap) -> None:
         look_at = 0.0
         while not self._ends.is_set():
-            for record in tap.round():
-                self.groups.add(of_ring(record))
+            self._take(tap)
             if tap.removed:
                 self._ring_is_gone(f"ring {self.name} was removed: waiting for another one")
                 return
@@ -111,6 +114,14 @@ class RingSource(_Thread):
                 look_at = now + LOOK_EVERY
                 self._look(tap)
             self._ends.wait(TAP_EVERY)
+
+    def _take(self, tap: Tap) -> None:
+        """The records of a round, or as many as its time allows: the next look goes on there."""
+        end = time.monotonic() + (SAMPLING if self._outrun else BUSY)
+        for record in tap.round():
+            self.groups.add(of_ring(record))
+            if time.monotonic() >= end:
+                return
 
     def _look(self, tap: Tap) -> None:
         try:
@@ -126,7 +137,10 @@ class RingSource(_Thread):
             if rows != self._rows or self.problem:
                 self.groups.revision += 1
             self.ring, self.stash, self._rows, self.problem = ring, stash, rows, ""
-            self.tap_stats = tap.stats()
+            counts, before = tap.stats(), self.tap_stats
+            new = {name: counts[name] - before.get(name, 0) for name in ("missed", "records")}
+            self._outrun = new["missed"] > new["records"]
+            self.tap_stats = counts
             self.groups.latest_version = max(self.groups.latest_version, ring["policy_version"])
             if self._before is not None and self._before[1] == ring["ring_id"]:
                 seconds = now - self._before[0]
