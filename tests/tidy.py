@@ -92,7 +92,7 @@ ARROWS = {
     "stash": ("stash/groups", "stash/shares", "consumer", "lib/credits", "lib/ring", "lib/record",
               "lib/base"),
     "extras/memory": ("lib/device", "lib/shm", "lib/base"),
-    "extras/recording": ("lib/base",),
+    "extras/recording": ("lib/shm", "lib/base"),
     "extras/relay": (),
     "extras/requests": ("lib/ring", "lib/shm", "lib/base"),
     "extras/server_seat": ("lib/shm",),

@@ -60,7 +60,7 @@ KIT = {
     "lib/shm/companion.hpp": ("requests",),
     "lib/shm/doorbell.hpp": ("store",),
     "lib/shm/layout.hpp": ("requests",),
-    "lib/shm/liveness.hpp": ("memory", "requests", "server_seat", "store"),
+    "lib/shm/liveness.hpp": ("memory", "recording", "requests", "server_seat", "store"),
     "lib/shm/segment.hpp": ("server_seat",),
     "lib/record/wire.hpp": ("store",),
     "lib/ring/checked_frame.hpp": ("store",),

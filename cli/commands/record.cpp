@@ -45,6 +45,7 @@ struct Recorded {
 
 constexpr std::int64_t look_ms = 20;
 constexpr std::uint64_t round_bytes = std::uint64_t{16} << 20;
+constexpr std::uint64_t frame_bytes = 64;  // in front of each record of a lane
 
 class Run {
   public:
@@ -93,7 +94,8 @@ int Run::go() {
         const TapPoll polled = tap_.poll(record);
         if (polled == TapPoll::removed) break;
         if (polled == TapPoll::empty) {
-            const std::uint64_t bytes = tap_.stats().bytes;
+            const TapStats stats = tap_.stats();
+            const std::uint64_t bytes = stats.bytes + frame_bytes * stats.records;
             // A full round has left records behind, which may be gone after a pause.
             if (bytes - looked_bytes_ < round_bytes) pause_ms(look_ms);
             looked_bytes_ = bytes;

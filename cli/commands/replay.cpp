@@ -26,9 +26,10 @@ constexpr const char* replay_footer = R"(Examples:
   rollring replay runs/42 --list                 # the batches that there are
 A recording is made in the trainer: recorder = rr.extras.record(stash, "runs/42"). The
 groups are sent one after the other in the order of their batches, with a mark of failure for
-each member that was missing. A stash with the options of that run makes the same batches
-again: the same order, rewards and advantages. Without a ring, rr.open_recording gives them
-to a trainer's loop, bit for bit.)";
+each member that was missing. A stash with the options of that run, in the default order or
+in "fifo", makes the same batches again: the same order, rewards and advantages. Batches that
+were not acknowledged were delivered again later, and are sent with --all only. Without a
+ring, rr.open_recording gives every batch to a trainer's loop, bit for bit.)";
 
 struct ReplayOptions {
     std::string recording;
@@ -37,6 +38,8 @@ struct ReplayOptions {
     std::optional<std::uint64_t> from_step;
     std::optional<std::uint64_t> to_step;
     double speed = 0;  // 0: unlimited
+    std::uint32_t extra = 0;
+    bool all = false;
     std::string producer_name = "replay";
     std::int64_t timeout_ms = 600'000;
     bool list = false;
@@ -103,7 +106,8 @@ Outcome Sender::mark_missing(const Sequences& batch, std::size_t group) {
     }
     const BatchGroupInfo& info = batch.groups()[group];
     std::uint32_t number = 0;
-    for (std::uint32_t missing = info.members; missing < info.size; missing++) {
+    const std::uint64_t finals = std::uint64_t{info.size} + options_->extra;
+    for (std::uint64_t missing = info.members; missing < finals; missing++) {
         Draft mark(like.instance_id());
         mark.meta.visit = like.meta().visit;
         mark.meta.group_size = info.size;
@@ -133,12 +137,18 @@ Outcome Sender::send(const RecordedBatch& batch) {
     return Outcome::sent;
 }
 
-// The indices of the batches to send.
+// The indices of the batches to send. The groups of a batch that was given back are in a later one,
+// too: only acknowledged ones are sent, unless there are none, as in a recording from outside.
 std::vector<std::size_t> chosen(const Recording& recording, const ReplayOptions& options) {
     if (options.step) return recording.find_step(static_cast<std::int64_t>(*options.step));
+    const auto batches = recording.batches();
+    const bool steps = !options.all && std::ranges::any_of(batches, [](const RecordedInfo& info) {
+        return info.step.has_value();
+    });
     std::vector<std::size_t> all;
-    for (std::size_t i = 0; i < recording.batches().size(); i++) {
-        const auto step = recording.batches()[i].step;
+    for (std::size_t i = 0; i < batches.size(); i++) {
+        const auto step = batches[i].step;
+        if (steps && !step) continue;
         if (options.from_step && (!step || std::cmp_less(*step, *options.from_step))) continue;
         if (options.to_step && (!step || std::cmp_greater(*step, *options.to_step))) continue;
         all.push_back(i);
@@ -149,7 +159,9 @@ std::vector<std::size_t> chosen(const Recording& recording, const ReplayOptions&
 int list(const Recording& recording, const ReplayOptions& options) {
     Json batches = Json::array();
     std::string text;
-    for (const std::size_t i : chosen(recording, options)) {
+    ReplayOptions every = options;
+    every.all = true;
+    for (const std::size_t i : chosen(recording, every)) {
         const RecordedInfo& info = recording.batches()[i];
         batches.push_back(Json{{"number", info.number},
                                {"step", info.step ? Json(*info.step) : Json()},
@@ -285,6 +297,11 @@ Command add_replay(CLI::App& app) {
         ->check(CLI::NonNegativeNumber)
         ->type_name("FACTOR")
         ->capture_default_str();
+    sub->add_option("--extra", options->extra,
+                    "Send N more marks for each group, for a stash with extra=N")
+        ->type_name("N")
+        ->capture_default_str();
+    sub->add_flag("--all", options->all, "Send batches that were not acknowledged, too");
     sub->add_option("--name", options->producer_name,
                     "Name of this producer, shown by `rollring stat`")
         ->type_name("PRODUCER")

@@ -1,5 +1,7 @@
 #pragma once
-// Groups of the records that a tap has read, from their first record until they are complete.
+// Groups of the records that a tap has read, from their first record until they are complete. They
+// end as those of a stash with default options do: each member is of one sender and one attempt, a
+// failed member is final and is not passed on, and a late record opens no group again.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,7 +21,7 @@ namespace rollring::cli {
 
 struct TappedGroup {
     std::uint32_t size;                          // members that were asked for
-    std::vector<const TrajectoryView*> records;  // without the marks of failed members
+    std::vector<const TrajectoryView*> records;  // of its complete members that did not fail
 };
 
 class TappedGroups {
@@ -27,8 +30,7 @@ class TappedGroups {
     // are given up beyond that.
     TappedGroups(std::uint32_t size, std::uint64_t bytes) : size_(size), bytes_max_(bytes) {}
 
-    // The record's group if it is complete with it; it is valid until the next call. A group
-    // completes once: late records and copies are passed over.
+    // The record's group if it is complete with it; it is valid until the next call.
     std::optional<TappedGroup> add(const TapRecord& record);
 
     [[nodiscard]] std::size_t open() const { return groups_.size(); }
@@ -46,15 +48,31 @@ class TappedGroups {
         std::uint64_t bytes;
         TrajectoryView view;
     };
+    // One attempt of a member, of one sender.
+    struct Member {
+        std::uint32_t attempt = 0;
+        bool failed = false;
+        std::map<std::uint16_t, Record> records = {};  // by subsequence
+
+        [[nodiscard]] bool whole() const;
+        [[nodiscard]] bool final() const { return failed || whole(); }
+    };
+    // Its repetition, and its sender: lane and epoch. A record without a repetition ID is a member
+    // of its own.
+    using Place = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;
     struct Group {
         std::uint32_t size = 0;
         std::uint64_t bytes = 0;
-        // By repetition and subsequence; of several attempts the highest.
-        std::map<std::pair<std::uint64_t, std::uint16_t>, Record> records = {};
+        std::uint64_t unnumbered = 0;
+        std::map<Place, Member> members = {};
+
+        // Of each repetition, the first sender's member that is final.
+        [[nodiscard]] std::vector<const Member*> final_members() const;
     };
     void take(Group& group, const TapRecord& record);
+    void drop_records(Group& group, Member& member);
     void give_up_oldest();
-    [[nodiscard]] static std::uint32_t complete_members(const Group& group);
+    void remember(const Key& key);
 
     static constexpr std::size_t over_max = 1 << 17;
 

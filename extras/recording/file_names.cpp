@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -70,6 +71,16 @@ bool is_written(const std::filesystem::path& directory) {
     asked.l_type = F_RDLCK;
     asked.l_whence = SEEK_SET;
     return fcntl(lock.get(), F_OFD_GETLK, &asked) == 0 && asked.l_type != F_UNLCK;
+}
+
+Result<void> sync_names(const std::filesystem::path& directory) {
+    const auto whole = std::filesystem::absolute(directory).lexically_normal();
+    for (const auto& path : {whole, whole.parent_path()}) {
+        const Fd folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (!folder) return file_failed(errno, "cannot open", path);
+        if (fsync(folder.get()) != 0) return file_failed(errno, "cannot sync", path);
+    }
+    return {};
 }
 
 std::unexpected<Error> file_failed(int system_errno, const std::string& what,

@@ -28,6 +28,9 @@ struct NumberedFile {
 // Whether a living process writes the recording; takes no lock.
 [[nodiscard]] bool is_written(const std::filesystem::path& directory);
 
+// Makes the names of the files in it, and its own, as lasting as their bytes.
+[[nodiscard]] Result<void> sync_names(const std::filesystem::path& directory);
+
 // The error of a failed system call on a file.
 [[nodiscard]] std::unexpected<Error> file_failed(int system_errno, const std::string& what,
                                                  const std::filesystem::path& path);

@@ -102,8 +102,22 @@ Result<void> FileReader::read_payload(std::uint64_t offset, const EntryHeader& e
                    fmt::format("{}: the entry at byte {} is damaged", path_.string(), offset));
 }
 
+Result<std::optional<BatchHead>> FileReader::head_of(std::uint64_t offset,
+                                                     const EntryHeader& entry) const {
+    BatchHead head{};
+    if (entry.payload_bytes < sizeof head) return std::nullopt;
+    const auto there = read_at(offset + sizeof entry, &head, sizeof head);
+    if (!there) return std::unexpected(there.error());
+    const std::uint64_t told = sizeof head + std::uint64_t{head.groups} * sizeof(RecordedGroup) +
+                               std::uint64_t{head.sequences} * sizeof(RecordedSequence);
+    // Each group has a sequence, and each sequence a record of two lines before the batch.
+    const bool agrees = *there && told == entry.payload_bytes && head.groups <= head.sequences &&
+                        head.sequences <= offset / (2 * line);
+    return agrees ? std::optional(head) : std::nullopt;
+}
+
 Result<std::uint64_t> FileReader::find_entry(std::uint64_t from, std::uint64_t end) const {
-    std::vector<EntryHeader> lines(16'384);
+    std::vector<EntryHeader> lines(4);
     while (from + line <= end) {
         const std::uint64_t count = std::min<std::uint64_t>(lines.size(), (end - from) / line);
         const auto there = read_at(from, lines.data(), count * line);
@@ -113,8 +127,37 @@ Result<std::uint64_t> FileReader::find_entry(std::uint64_t from, std::uint64_t e
             if (is_entry(lines[i])) return from + i * line;
         }
         from += count * line;
+        if (lines.size() < 16'384) lines.resize(2 * lines.size());
     }
     return end;
+}
+
+namespace {
+
+constexpr std::size_t damaged_max = 16;
+
+Result<void> take(const FileReader& file, std::uint64_t offset, const EntryHeader& entry,
+                  Scan& found) {
+    const std::uint64_t next = offset + line + padded(entry.payload_bytes);
+    if (entry.kind == Kind::record) return {};
+    found.end = next;
+    if (entry.kind == Kind::acked) found.acked.push_back(entry);
+    if (entry.kind != Kind::batch) return {};
+    const auto head = file.head_of(offset, entry);
+    if (!head) return std::unexpected(head.error());
+    if (*head) {
+        found.batches.push_back({.offset = offset, .entry = entry, .head = **head});
+    } else {
+        found.note(
+            fmt::format("{}: the batch at byte {} is damaged", file.path().string(), offset));
+    }
+    return {};
+}
+
+}  // namespace
+
+void Scan::note(std::string problem) {
+    if (damaged.size() < damaged_max) damaged.push_back(std::move(problem));
 }
 
 Result<Scan> scan(const FileReader& file, std::uint64_t from) {
@@ -122,6 +165,7 @@ Result<Scan> scan(const FileReader& file, std::uint64_t from) {
     if (!bytes) return std::unexpected(bytes.error());
     Scan found;
     std::uint64_t offset = found.end = std::max(from, file.first_entry());
+    std::size_t noted = 0;  // before found.end
     while (offset < *bytes) {
         const auto entry = file.entry_at(offset);
         if (!entry) return std::unexpected(entry.error());
@@ -129,32 +173,21 @@ Result<Scan> scan(const FileReader& file, std::uint64_t from) {
             const auto next = file.find_entry(offset, *bytes);
             if (!next) return std::unexpected(next.error());
             if (*next >= *bytes) break;
-            found.damaged.push_back(
+            found.note(
                 fmt::format("{}: bytes {} to {} are damaged", file.path().string(), offset, *next));
             offset = *next;
             continue;
         }
         const std::uint64_t next = offset + line + padded((*entry)->payload_bytes);
         if (next > *bytes) break;
-        if ((*entry)->kind == Kind::acked) found.acked.push_back(**entry);
-        if ((*entry)->kind == Kind::batch) {
-            FoundBatch batch{.offset = offset, .entry = **entry, .head = {}};
-            std::vector<std::byte> payload((*entry)->payload_bytes);
-            const auto read = file.read_payload(offset, **entry, payload.data());
-            if (!read && read.error().code != Errc::checksum_mismatch) {
-                return std::unexpected(read.error());
-            }
-            if (read && payload.size() >= sizeof batch.head) {
-                std::copy_n(payload.data(), sizeof batch.head,
-                            reinterpret_cast<std::byte*>(&batch.head));
-                found.batches.push_back(batch);
-            } else {
-                found.damaged.push_back(read ? "a batch without a head" : read.error().message);
-            }
+        if (auto taken = take(file, offset, **entry, found); !taken) {
+            return std::unexpected(taken.error());
         }
-        offset = found.end = next;
+        offset = next;
+        if (found.end == next) noted = found.damaged.size();
     }
-    found.cut = *bytes - found.end;
+    found.damaged.resize(noted);  // the rest is in `cut`
+    found.cut = *bytes > found.end ? *bytes - found.end : 0;
     return found;
 }
 

@@ -32,6 +32,9 @@ class FileReader {
     // Errc::checksum_mismatch names the file and the offset.
     [[nodiscard]] Result<void> read_payload(std::uint64_t offset, const EntryHeader& entry,
                                             std::byte* to) const;
+    // The head of a batch, if the entry is one whose counts agree with its length and its place.
+    [[nodiscard]] Result<std::optional<BatchHead>> head_of(std::uint64_t offset,
+                                                           const EntryHeader& entry) const;
     // The first offset from `from` on at which there is an entry; `end` if there is none.
     [[nodiscard]] Result<std::uint64_t> find_entry(std::uint64_t from, std::uint64_t end) const;
 
@@ -56,11 +59,14 @@ struct FoundBatch {
 
 // The part of a file that was looked through.
 struct Scan {
-    std::uint64_t end = 0;  // of the last whole entry
+    // Of the last batch or acknowledgement. Records behind it may still be taken back.
+    std::uint64_t end = 0;
     std::vector<FoundBatch> batches;
     std::vector<EntryHeader> acked;
-    std::uint64_t cut = 0;             // bytes behind `end`: part of an entry
-    std::vector<std::string> damaged;  // texts for people
+    std::uint64_t cut = 0;             // bytes behind `end`: part of a batch
+    std::vector<std::string> damaged;  // texts for people, the first of them
+
+    void note(std::string problem);
 };
 
 // Looks through the file from `from` (an entry's offset, or 0) on.

@@ -19,9 +19,10 @@ namespace recording {
 // A file as far as it is known.
 struct Known {
     std::filesystem::path path;
-    std::uint64_t number;
+    std::uint64_t id;
     std::uint64_t end;  // of the part that was looked through
     std::uint64_t cut;
+    std::vector<std::string> damaged;
 };
 
 struct Where {
@@ -44,6 +45,12 @@ std::vector<T> taken(std::span<const std::byte>& from, std::size_t count) {
     return all;
 }
 
+std::unexpected<Error> replaced(const std::filesystem::path& path) {
+    return refused(Errc::closed, fmt::format("{} was removed or replaced since it was opened: open "
+                                             "the recording again",
+                                             path.string()));
+}
+
 std::unexpected<Error> bad_batch(const FileReader& file, std::uint64_t offset,
                                  std::string_view problem) {
     return refused(Errc::bad_record, fmt::format("{}: the batch at byte {} {}",
@@ -55,17 +62,19 @@ Result<BatchTable> table_of(const FileReader& file, const FoundBatch& batch) {
     if (auto read = file.read_payload(batch.offset, batch.entry, payload.data()); !read) {
         return std::unexpected(read.error());
     }
-    const std::uint64_t told = sizeof(BatchHead) +
-                               std::uint64_t{batch.head.groups} * sizeof(RecordedGroup) +
-                               std::uint64_t{batch.head.sequences} * sizeof(RecordedSequence);
-    if (told != payload.size()) return bad_batch(file, batch.offset, "has another length");
     std::span<const std::byte> rest(payload);
     rest = rest.subspan(sizeof(BatchHead));
     BatchTable table;
     table.groups = taken<RecordedGroup>(rest, batch.head.groups);
     table.sequences = taken<RecordedSequence>(rest, batch.head.sequences);
     std::uint64_t sequences = 0;
-    for (const RecordedGroup& group : table.groups) sequences += group.sequences;
+    for (const RecordedGroup& group : table.groups) {
+        sequences += group.sequences;
+        if (group.sequences == 0 || group.members > group.sequences ||
+            group.size > group_size_max) {
+            return bad_batch(file, batch.offset, "has a group with impossible counts");
+        }
+    }
     if (sequences != table.sequences.size()) {
         return bad_batch(file, batch.offset, "counts its sequences twice, differently");
     }
@@ -106,7 +115,7 @@ struct Recording::Impl {
     std::vector<recording::Known> files = {};
     std::vector<RecordedInfo> infos = {};
     std::vector<recording::Where> where = {};
-    std::vector<std::string> damaged = {};
+    std::vector<std::string> unopened = {};  // files without a header, for people
 
     Result<std::vector<recording::NumberedFile>> find_files() const;
     Result<void> look();
@@ -135,9 +144,10 @@ void Recording::Impl::take(std::size_t file, const recording::Scan& found) {
         const auto info = std::ranges::lower_bound(infos, acked.number, {}, &RecordedInfo::number);
         if (info != infos.end() && info->number == acked.number) info->step = acked.step;
     }
-    damaged.insert(damaged.end(), found.damaged.begin(), found.damaged.end());
-    files[file].end = found.end;
-    files[file].cut = found.cut;
+    recording::Known& known = files[file];
+    known.damaged.insert(known.damaged.end(), found.damaged.begin(), found.damaged.end());
+    known.end = found.end;
+    known.cut = found.cut;
 }
 
 Result<void> Recording::Impl::look_at(const recording::NumberedFile& found) {
@@ -161,8 +171,9 @@ Result<void> Recording::Impl::look_at(const recording::NumberedFile& found) {
                 fmt::format("{} has other columns than the file before it", found.path.string()));
         }
         schema = std::move(*read);
-        known = files.insert(files.end(), {.path = found.path, .number = found.number});
+        known = files.insert(files.end(), {.path = found.path, .id = file->header().file_id});
     }
+    if (known->id != file->header().file_id) return recording::replaced(found.path);
     const auto at = static_cast<std::size_t>(known - files.begin());
     const auto more = recording::scan(*file, known->end);
     if (!more) return std::unexpected(more.error());
@@ -173,7 +184,11 @@ Result<void> Recording::Impl::look_at(const recording::NumberedFile& found) {
 Result<void> Recording::Impl::look() {
     const auto found = find_files();
     if (!found) return std::unexpected(found.error());
-    damaged.clear();
+    unopened.clear();
+    if (!files.empty() && std::ranges::find(*found, files.back().path,
+                                            &recording::NumberedFile::path) == found->end()) {
+        return recording::replaced(files.back().path);
+    }
     for (const recording::NumberedFile& one : *found) {
         // Only the last known file can have grown.
         const bool old =
@@ -187,7 +202,7 @@ Result<void> Recording::Impl::look() {
             const bool ours =
                 looked.error().code == Errc::not_a_ring || looked.error().code == Errc::not_found;
             if (!is_directory || !ours || one.number == 0) return looked;
-            damaged.push_back(looked.error().message);
+            unopened.push_back(looked.error().message);
         }
     }
     if (!files.empty()) return {};
@@ -202,9 +217,12 @@ Result<void> Recording::Impl::load(const recording::FileReader& file,
     entries.reserve(table->sequences.size());
     std::uint64_t bytes = 0;
     for (const recording::RecordedSequence& one : table->sequences) {
+        if (one.offset >= batch.offset) {
+            return recording::bad_batch(file, batch.offset, "names a record behind itself");
+        }
         const auto entry = file.entry_at(one.offset);
         if (!entry) return std::unexpected(entry.error());
-        if (!*entry || (*entry)->kind != recording::Kind::record || one.offset >= batch.offset) {
+        if (!*entry || (*entry)->kind != recording::Kind::record) {
             return recording::bad_batch(file, batch.offset,
                                         fmt::format("has no record at byte {}", one.offset));
         }
@@ -270,13 +288,26 @@ std::vector<std::size_t> Recording::find_step(std::int64_t step) const {
 
 Result<RecordedBatch> Recording::read(std::size_t index) const {
     const recording::Where& at = impl_->where[index];
-    const auto file = recording::FileReader::open(impl_->files[at.file].path);
-    if (!file) return std::unexpected(file.error());
-    RecordedBatch batch;
-    if (auto loaded = impl_->load(*file, at.batch, batch); !loaded) {
-        return std::unexpected(loaded.error());
+    const recording::Known& known = impl_->files[at.file];
+    const auto file = recording::FileReader::open(known.path);
+    if (!file && file.error().code == Errc::not_found) {
+        return refused(Errc::not_found,
+                       fmt::format("{} was removed: the recording has a bound (max_bytes), or its "
+                                   "files were deleted",
+                                   known.path.string()));
     }
-    return batch;
+    if (!file) return std::unexpected(file.error());
+    if (file->header().file_id != known.id) return recording::replaced(known.path);
+    try {
+        RecordedBatch batch;
+        if (auto loaded = impl_->load(*file, at.batch, batch); !loaded) {
+            return std::unexpected(loaded.error());
+        }
+        return batch;
+    } catch (const std::bad_alloc&) {
+        return refused(Errc::host_memory, fmt::format("{}: no memory for the batch at byte {}",
+                                                      known.path.string(), at.batch.offset));
+    }
 }
 
 Result<void> Recording::refresh() {
@@ -289,11 +320,14 @@ std::string Recording::problem() const {
         if (!text.empty()) text += "; ";
         text += more;
     };
-    for (const std::string& one : impl_->damaged) add(one);
+    for (const std::string& one : impl_->unopened) add(one);
+    for (const recording::Known& file : impl_->files) {
+        for (const std::string& one : file.damaged) add(one);
+    }
     const bool live = impl_->is_directory && recording::is_written(impl_->path);
     for (const recording::Known& one : impl_->files) {
         if (one.cut == 0 || (live && &one == &impl_->files.back())) continue;
-        add(fmt::format("{}: cut short, its last {} bytes are part of an entry", one.path.string(),
+        add(fmt::format("{}: cut short, its last {} bytes are part of a batch", one.path.string(),
                         one.cut));
     }
     return text;

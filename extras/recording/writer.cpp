@@ -15,16 +15,27 @@
 #include "file_names.hpp"
 #include "file_scan.hpp"
 #include "formed_group.hpp"
+#include "liveness.hpp"
 #include "rollring/extras/recording.hpp"
 #include "rollring/time.hpp"
 
 namespace rollring {
 namespace recording {
 
+inline constexpr std::size_t unsynced_max = 8;  // of their descriptors
+
 struct File {
     std::filesystem::path path;
     std::uint64_t bytes;
 };
+
+// A child that was forked just now may not have closed its copy of the descriptor yet.
+inline void unlock(const ProcessFd& held) {
+    struct flock asked{};
+    asked.l_type = F_UNLCK;
+    asked.l_whence = SEEK_SET;
+    if (held) fcntl(held.get(), F_OFD_SETLK, &asked);
+}
 
 // The recording that is in the directory.
 struct Before {
@@ -40,16 +51,15 @@ std::uint64_t random_id() {
     return (std::uint64_t{device()} << 32) | device();
 }
 
-// Takes the directory for this process, until the descriptor and its copies in forked children are
-// closed.
-Result<Fd> lock(const std::filesystem::path& directory) {
+// Takes the directory for this process. Its forked children close the descriptor.
+Result<ProcessFd> lock(const std::filesystem::path& directory) {
     const auto path = lock_of(directory);
     Fd held(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!held) return file_failed(errno, "cannot make", path);
     struct flock asked{};
     asked.l_type = F_WRLCK;
     asked.l_whence = SEEK_SET;
-    if (fcntl(held.get(), F_OFD_SETLK, &asked) == 0) return held;
+    if (fcntl(held.get(), F_OFD_SETLK, &asked) == 0) return ProcessFd(std::move(held));
     if (errno != EAGAIN && errno != EACCES) return file_failed(errno, "cannot lock", path);
     return refused(Errc::busy, fmt::format("another process writes the recording {}: choose "
                                            "another directory, or end that process",
@@ -63,15 +73,19 @@ Result<Before> look(const std::filesystem::path& directory, const Schema& schema
     std::optional<FileReader> last;
     for (const NumberedFile& one : *files) {
         before.next_file = one.number + 1;
+        std::error_code ignored;
+        const std::uint64_t bytes = std::filesystem::file_size(one.path, ignored);
+        before.files.push_back({one.path, ignored ? 0 : bytes});
         auto file = FileReader::open(one.path);
-        if (!file) continue;  // its writer died before the header was there
+        // Its writer died before the header was there.
+        if (!file && file.error().code == Errc::not_a_ring) continue;
+        if (!file) return std::unexpected(file.error());
         if (file->header().schema_id != schema.id()) {
             return refused(Errc::layout_mismatch,
                            fmt::format("the recording {} has other columns than this ring: choose "
                                        "another directory",
                                        directory.string()));
         }
-        before.files.push_back({one.path, file->bytes().value_or(0)});
         last.emplace(std::move(*file));
     }
     if (!last) return before;
@@ -88,6 +102,15 @@ std::byte* put(std::byte* to, const T& value) {
     return to + sizeof value;
 }
 
+// With files of this size, removing the oldest one leaves most of the bound.
+RecordingOptions bounded(RecordingOptions options) {
+    if (options.max_bytes != 0) {
+        options.file_bytes =
+            std::min(options.file_bytes, std::max<std::uint64_t>(options.max_bytes / 8, 1));
+    }
+    return options;
+}
+
 std::uint64_t tokens_of(const Sequences& batch) {
     return batch.cu_seqlens().empty() ? 0 : static_cast<std::uint64_t>(batch.cu_seqlens().back());
 }
@@ -96,13 +119,14 @@ std::uint64_t tokens_of(const Sequences& batch) {
 }  // namespace recording
 
 struct RecordingWriter::Impl {
-    Fd locked;
+    ProcessFd locked;
     std::filesystem::path directory;
     Schema schema;
     RecordingOptions options;
     recording::Before before;
     std::optional<recording::AppendFile> file = {};
-    std::optional<Error> broken = {};  // of an earlier call
+    std::deque<recording::AppendFile> ended = {};  // files before it that were not synced yet
+    std::optional<Error> broken = {};              // of an earlier call
     std::uint64_t forks = detail::forks;
 
     [[nodiscard]] Result<void> check() const {
@@ -113,6 +137,7 @@ struct RecordingWriter::Impl {
         return {};
     }
     Result<void> begin_file();
+    Result<void> sync_all();
     Result<std::uint64_t> add_record(const TrajectoryView& view, std::int64_t now_ns);
     Result<void> add_batch(const Sequences& batch);
     Result<std::uint64_t> add(const Sequences& batch);
@@ -124,8 +149,15 @@ struct RecordingWriter::Impl {
 
 Result<void> RecordingWriter::Impl::begin_file() {
     if (file && file->bytes() < options.file_bytes) return {};
-    if (file) before.files.push_back({file->path(), file->bytes()});
-    file.reset();
+    if (file) {
+        before.files.push_back({file->path(), file->bytes()});
+        ended.push_back(std::move(*file));
+        file.reset();
+    }
+    if (ended.size() > recording::unsynced_max) {
+        if (auto synced = ended.front().sync(); !synced) return synced;
+        ended.pop_front();
+    }
     const std::uint64_t number = before.next_file++;
     auto made = recording::AppendFile::make(directory / recording::file_name(number),
                                             {.magic = recording::file_magic,
@@ -141,6 +173,15 @@ Result<void> RecordingWriter::Impl::begin_file() {
     if (!made) return std::unexpected(made.error());
     file.emplace(std::move(*made));
     return file->flush(true);
+}
+
+Result<void> RecordingWriter::Impl::sync_all() {
+    while (!ended.empty()) {
+        if (auto synced = ended.front().sync(); !synced) return synced;
+        ended.pop_front();
+    }
+    if (auto synced = file->sync(); !synced) return synced;
+    return recording::sync_names(directory);
 }
 
 Result<std::uint64_t> RecordingWriter::Impl::add_record(const TrajectoryView& view,
@@ -252,7 +293,9 @@ Result<std::uint64_t> RecordingWriter::Impl::add(const Sequences& batch) {
 RecordingWriter::RecordingWriter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 RecordingWriter::RecordingWriter(RecordingWriter&&) noexcept = default;
 RecordingWriter& RecordingWriter::operator=(RecordingWriter&&) noexcept = default;
-RecordingWriter::~RecordingWriter() = default;
+RecordingWriter::~RecordingWriter() {
+    if (impl_ != nullptr) recording::unlock(impl_->locked);
+}
 
 Result<RecordingWriter> RecordingWriter::open(const std::filesystem::path& directory,
                                               const Schema& schema,
@@ -270,7 +313,7 @@ Result<RecordingWriter> RecordingWriter::open(const std::filesystem::path& direc
     auto impl = std::make_unique<Impl>(Impl{.locked = std::move(*locked),
                                             .directory = directory,
                                             .schema = schema,
-                                            .options = options,
+                                            .options = recording::bounded(options),
                                             .before = std::move(*before)});
     if (auto begun = impl->begin_file(); !begun) return std::unexpected(begun.error());
     return RecordingWriter(std::move(impl));
@@ -314,7 +357,7 @@ Result<void> RecordingWriter::acked(std::uint64_t number, std::int64_t step) {
 
 Result<void> RecordingWriter::sync() {
     if (auto good = impl_->check(); !good) return good;
-    auto synced = impl_->file->sync();
+    auto synced = impl_->sync_all();
     // A later fdatasync may succeed though the kernel has dropped the pages.
     if (!synced) impl_->broken = synced.error();
     return synced;

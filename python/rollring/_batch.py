@@ -83,7 +83,7 @@ class Batch(Views):
     def __init__(
         self,
         core: _core.Batch,
-        acked: Callable[[Batch, int | None, bool], None] = lambda *_: None,
+        acked: Callable[[Batch], None] = lambda _: None,
     ) -> None:
         super().__init__(core)
         self._core = core
@@ -116,7 +116,18 @@ class Batch(Views):
         if not self._core.wait_reads(timeout):
             raise BusyError(f"a GPU has not read the batch within {timeout} s", "busy")
         self._core.ack(step, later, timeout)
-        self._acked(self, step, later)
+        self._acked(self)
+
+    @property
+    def acked_step(self) -> int | None:
+        """The step with which it was acknowledged; None: it was not, or not yet."""
+        step = self._core.acked_step()
+        return None if step == -1 else step
+
+    @property
+    def ack_waits(self) -> bool:
+        """Whether its acknowledgement waits for arrays, or for a GPU."""
+        return self._core.acked_step() == -1
 
     def ack_after(
         self, stream: Any = None, step: int | None = None, *, device: object = "cuda"
@@ -144,7 +155,7 @@ class Batch(Views):
     def _put_off(self, step: int | None) -> None:
         self._core.begin_reads(step)
         READS.watch(self._core)
-        self._acked(self, step, True)
+        self._acked(self)
 
     def ticket(
         self,

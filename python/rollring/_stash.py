@@ -117,7 +117,7 @@ class Stash:
         self._waits_since: float | None = time.monotonic()
         self._log = StashLog(ring)
         self._watchers: list[Callable[[Batch, float], object]] = []
-        self._ack_watchers: list[Callable[[Batch, int | None], object]] = []
+        self._ack_watchers: list[Callable[[Batch], object]] = []
         self._waited = 0.0  # seconds within calls that have returned no batch
 
     def next(self, timeout: float | None = None) -> Batch:
@@ -174,22 +174,18 @@ class Stash:
         """
         self._watchers.append(watcher)
 
-    def _acked(self, batch: Batch, step: int | None, later: bool) -> None:
-        if not self._ack_watchers:
-            return
-        if step is None and not later:
-            step = self.last_acked_step
+    def _acked(self, batch: Batch) -> None:
         for watcher in self._ack_watchers:
-            watcher(batch, step)
+            watcher(batch)
 
-    def on_ack(self, watcher: Callable[[Batch, int | None], object]) -> None:
-        """Call a function with each batch that was acknowledged, and its step, in the thread that
-        has acknowledged it.
+    def on_ack(self, watcher: Callable[[Batch], object]) -> None:
+        """Call a function with each batch for which `Batch.ack` or `Batch.ack_after` has returned,
+        in the thread that has called it.
 
         Args:
-            watcher: The step is None for a batch without one that is acknowledged later
-                (``ack(later=True)``, `Batch.ack_after`): its step is one more than the last then.
-                An error of it reaches the caller of `Batch.ack`; the batch stays acknowledged.
+            watcher: `Batch.acked_step` has the step, and `Batch.ack_waits` says whether the
+                acknowledgement waits for arrays or for a GPU. An error of it reaches the caller of
+                `Batch.ack`; the batch stays acknowledged.
         """
         self._ack_watchers.append(watcher)
 

@@ -58,6 +58,13 @@ class PyBatch : public PyViews {
                                  "; delete its references, copy it (array.copy()), or use "
                                  "ack(later=True)");
     }
+    // The step of its acknowledgement; -1: it waits for one; None: there is none, or not yet.
+    [[nodiscard]] std::optional<std::int64_t> acked_step() const {
+        if (leased_->acked || leased_->inherited() || !leased_->batch->leased()) {
+            return leased_->acked;
+        }
+        return leased_->ack_later ? std::optional<std::int64_t>(-1) : std::nullopt;
+    }
     void discard(std::string_view reason) {
         const DropReason why = reason_by(reason);
         static_cast<void>(leased_->shown());
@@ -147,6 +154,7 @@ nb::object made_batch(std::shared_ptr<Leased> leased) {
 void bind_batch(nb::module_& module) {
     nb::class_<PyBatch, PyViews>(module, "Batch")
         .def("ack", &PyBatch::ack, nb::arg("step").none(), nb::arg("later"), nb::arg("timeout"))
+        .def("acked_step", &PyBatch::acked_step)
         .def("discard", &PyBatch::discard)
         .def("nack", &PyBatch::nack)
         .def("begin_reads", &PyBatch::begin_reads, nb::arg("step").none())

@@ -49,7 +49,10 @@ class Leased final : public Lent {
     // Both require the lock.
     Result<void> ack(Deadline readers) {
         const std::int64_t last = shared->object->last_acked_step();
-        return batch->ack(step.value_or(last + 1), readers);
+        const std::int64_t now = step.value_or(last + 1);
+        auto done = batch->ack(now, readers);
+        if (done) acked = now;
+        return done;
     }
     void give_back() {
         if (!batch->leased()) return;
@@ -63,9 +66,10 @@ class Leased final : public Lent {
     }
     std::shared_ptr<SharedStash> shared;
     std::unique_ptr<Batch> batch = std::make_unique<Batch>();
-    bool later = false;                // returned as soon as the last window is gone
-    bool ack_later = false;            // as acknowledged
-    std::optional<std::int64_t> step;  // none: one more than the last
+    bool later = false;                 // returned as soon as the last window is gone
+    bool ack_later = false;             // as acknowledged
+    std::optional<std::int64_t> step;   // none: one more than the last
+    std::optional<std::int64_t> acked;  // the step, once it was acknowledged
 
   protected:
     void check_shown() const override {

@@ -41,6 +41,15 @@ def ring() -> Iterator[str]:
 
 
 @pytest.fixture
+def again() -> Iterator[str]:
+    """A second ring."""
+    name = f"test-{os.getpid()}-again"
+    rr.create(name, lanes=4, lane_bytes="1MiB")
+    yield name
+    rr.remove(name, force=True, missing_ok=True)
+
+
+@pytest.fixture
 def producer(ring: str) -> Iterator[rr.Producer]:
     with rr.Producer(ring, "worker") as made:
         yield made

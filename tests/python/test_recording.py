@@ -3,70 +3,20 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import rollring as rr
 from conftest import PATIENCE, send_group
-
-
-def content(batch: Any) -> dict[str, Any]:
-    return {
-        "ids": batch.packed("token_ids").tobytes(),
-        "logprobs": batch.packed("logprobs").tobytes(),
-        "rewards": batch.rewards.tobytes(),
-        "advantages": batch.advantages.tobytes(),
-        "offsets": batch.group_offsets.tobytes(),
-        "repetitions": batch.repetition_ids.tobytes(),
-        "versions": batch.policy_versions.tobytes(),
-        "keys": [one.instance_id for one in batch.sequences],
-        "extra": [one.extra for one in batch.sequences],
-        "groups": [(group.size, len(group)) for group in batch.groups],
-    }
-
-
-def send(producer: rr.Producer, number: int) -> None:
-    for member in range(4):
-        length = 5 + 3 * number + member
-        producer.push(
-            f"prompt/{number}",
-            token_ids=np.arange(length) + number,
-            logprobs=-np.arange(length) / (number + 1),
-            reward=0.1 * member + number,
-            repetition_id=member,
-            group_size=4,
-            policy_version=number,
-            extra={"number": number},
-        )
-
-
-def run(ring: str, folder: Path, steps: int, **options: Any) -> list[dict[str, Any]]:
-    seen = []
-    with (
-        rr.Stash(ring, batch_groups=2) as stash,
-        rr.Producer(ring) as producer,
-        rr.extras.record(stash, folder, **options) as recorder,
-    ):
-        for step in range(steps):
-            send(producer, 2 * step)
-            send(producer, 2 * step + 1)
-            with stash.next(PATIENCE) as batch:
-                seen.append(content(batch))
-        assert recorder.problem == ""
-        recorder.sync()
-    return seen
+from recorded import content, run, send
 
 
 def test_batches_come_back_by_step_and_in_order(ring: str, tmp_path: Path) -> None:
@@ -116,13 +66,14 @@ def test_a_loop_over_a_stash_takes_a_recording(ring: str, tmp_path: Path) -> Non
     assert content(recording.next()) == seen[1]
 
 
-def test_explicit_steps_and_batches_without_one(ring: str, tmp_path: Path) -> None:
+def test_steps_are_those_of_the_ring(ring: str, tmp_path: Path) -> None:
+    """Also where acknowledgements wait for arrays, and end in another order."""
     with (
         rr.Stash(ring, batch_groups=1) as stash,
         rr.Producer(ring) as producer,
-        rr.extras.record(stash, tmp_path),
+        rr.extras.record(stash, tmp_path) as recorder,
     ):
-        for number in range(5):
+        for number in range(7):
             send(producer, number)
         stash.next(PATIENCE).ack(10)
         stash.next(PATIENCE).nack()
@@ -130,11 +81,41 @@ def test_explicit_steps_and_batches_without_one(ring: str, tmp_path: Path) -> No
         held = stash.next(PATIENCE)
         array = held.sequences[0].token_ids
         held.ack(later=True)
-        stash.next(PATIENCE).discard("stale")
-        assert array is not None
+        assert held.ack_waits and held.acked_step is None
+        stash.next(PATIENCE).ack()
+        assert stash.last_acked_step == 12
         del array
-    steps = [info.step for info in rr.open_recording(tmp_path).batches]
-    assert steps == [10, None, 11, 12, None]
+        assert held.acked_step == 13 and not held.ack_waits
+        stash.next(PATIENCE).discard("stale")
+        kept = stash.next(PATIENCE)
+        array = kept.sequences[0].token_ids
+        kept.ack(later=True)
+        kept.nack()  # has no effect any more
+        recorder.close()
+        assert kept.ack_waits
+        del array
+        assert kept.acked_step == 14
+        assert stash.next(PATIENCE).acked_step is None
+    recording = rr.open_recording(tmp_path)
+    assert [info.step for info in recording.batches] == [10, None, 11, 13, 12, None, None]
+
+
+def test_a_forked_child_holds_no_directory(ring: str, tmp_path: Path) -> None:
+    with rr.Stash(ring, batch_groups=1) as stash:
+        recorder = rr.extras.record(stash, tmp_path)
+        ready, go = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(go)
+            os.read(ready, 1)
+            os._exit(0)
+        try:
+            recorder.close()
+            rr.extras.record(stash, tmp_path).close()
+        finally:
+            os.close(go)
+            os.waitpid(pid, 0)
+            os.close(ready)
 
 
 def test_a_recording_that_is_written_can_be_followed(ring: str, tmp_path: Path) -> None:
@@ -156,12 +137,44 @@ def test_a_recording_that_is_written_can_be_followed(ring: str, tmp_path: Path) 
 
 
 def test_bounded_recordings_keep_their_newest_batches(ring: str, tmp_path: Path) -> None:
-    seen = run(ring, tmp_path, 30, file_bytes="8KiB", max_bytes="40KiB")
+    seen = run(ring, tmp_path, 30, max_bytes="200KiB")  # files of any size
     recording = rr.open_recording(tmp_path)
     first = recording.batches[0].number
-    assert 0 < first < 29
+    assert 0 < first < 25
     assert [content(batch) for batch in recording] == seen[first:]
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 60 << 10
+    assert 150 << 10 < sum(path.stat().st_size for path in tmp_path.iterdir()) < 230 << 10
+    oldest = min(tmp_path.glob("*.rollouts"))
+    oldest.unlink()
+    with pytest.raises(rr.errors.NotFoundError, match="was removed: the recording has a bound"):
+        recording.read(0)
+
+
+def test_a_recording_that_was_replaced_says_so(ring: str, again: str, tmp_path: Path) -> None:
+    run(ring, tmp_path / "run", 2)
+    recording = rr.open_recording(tmp_path / "run")
+    for path in (tmp_path / "run").iterdir():
+        path.unlink()
+    with pytest.raises(rr.errors.ClosedError, match="removed or replaced"):
+        recording.refresh()
+    run(again, tmp_path / "run", 1)
+    with pytest.raises(rr.errors.ClosedError, match="open the recording again"):
+        recording.refresh()
+
+
+def test_damage_stays_in_the_problem(ring: str, tmp_path: Path) -> None:
+    run(ring, tmp_path, 3)
+    (path,) = tmp_path.glob("*.rollouts")
+    data = bytearray(path.read_bytes())
+    data[64:96] = bytes(32)  # the header of the first record
+    path.write_bytes(data)
+    recording = rr.open_recording(tmp_path)
+    problem = recording.problem
+    assert "bytes 64 to" in problem
+    recording.refresh()
+    assert recording.problem == problem
+    with pytest.raises(rr.RollringError, match="has no record at byte 64"):
+        recording.read(0)
+    assert len(recording.read(1)) == 2
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_training(
@@ -250,168 +263,3 @@ def test_a_trainer_that_is_killed_leaves_its_batches(ring: str, tmp_path: Path) 
     assert [info.step for info in recording.batches] == list(range(9))
     assert [info.number for info in recording.batches] == list(range(9))
     assert all(len(batch) == 1 for batch in recording)
-
-
-def program(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = Path(sys.executable).with_name("rollring")
-    return subprocess.run([command, *map(str, arguments)], capture_output=True, text=True)
-
-
-def taken(ring: str, batches: int) -> list[dict[str, Any]]:
-    seen = []
-    with rr.Stash(ring, batch_groups=2) as stash:
-        for _ in range(batches):
-            with stash.next(PATIENCE) as batch:
-                seen.append(content(batch))
-    return seen
-
-
-@pytest.fixture
-def again() -> Iterator[str]:
-    name = f"test-{os.getpid()}-again"
-    rr.create(name, lanes=4, lane_bytes="1MiB")
-    yield name
-    rr.remove(name, force=True, missing_ok=True)
-
-
-def test_replay_makes_the_same_batches_of_a_ring(ring: str, again: str, tmp_path: Path) -> None:
-    with (
-        rr.Stash(ring, batch_groups=2) as stash,
-        rr.Producer(ring) as producer,
-        rr.extras.record(stash, tmp_path),
-    ):
-        for number in range(6):
-            if number == 3:  # its group is shipped without a member
-                producer.push("prompt/3", status="failed", repetition_id=2, group_size=4)
-            for member in range(4):
-                if (number, member) != (3, 2):
-                    producer.push(
-                        f"prompt/{number}",
-                        token_ids=np.arange(9 + member),
-                        logprobs=-np.ones(9 + member),
-                        reward=None if (number, member) == (4, 1) else number / (member + 1),
-                        repetition_id=member,
-                        group_size=4,
-                        policy_version=number,
-                        extra={"number": number},
-                    )
-        seen = []
-        for step in (10, 11, 12):
-            batch = stash.next(PATIENCE)
-            seen.append(content(batch))
-            batch.ack(step)
-    assert seen[1]["groups"] == [(4, 4), (4, 3)]
-    sent = program("replay", tmp_path, again, "--json")
-    assert sent.returncode == 0, sent.stderr
-    report = json.loads(sent.stdout)
-    assert (report["batches"], report["groups"], report["records"], report["marks"]) == (
-        3,
-        6,
-        23,
-        1,
-    )
-    assert taken(again, 3) == seen
-    rr.remove(again)
-    rr.create(again, lanes=4, lane_bytes="1MiB")
-    assert program("replay", tmp_path, again, "--step", 11, "--speed", 1).returncode == 0
-    assert taken(again, 1) == seen[1:2]
-
-
-def test_replay_lists_refuses_and_stops(ring: str, again: str, tmp_path: Path) -> None:
-    run(ring, tmp_path / "run", 3)
-    listed = json.loads(program("replay", tmp_path / "run", "--list", "--json").stdout)
-    assert [one["step"] for one in listed["batches"]] == [0, 1, 2]
-    assert [one["groups"] for one in listed["batches"]] == [2, 2, 2]
-    few = program("replay", tmp_path / "run", "--list", "--from-step", 1, "--to-step", 1).stdout
-    assert few == "batch 1, step 1: 2 groups, 8 sequences, 112 tokens\n"
-    for arguments, code, text in (
-        ((tmp_path / "none", again), 1, "cannot open"),
-        ((tmp_path / "run", again, "--step", 7), 1, "no such batch"),
-        ((tmp_path / "run",), 2, "needs the RING"),
-    ):
-        refused = program("replay", *arguments)
-        assert (refused.returncode, refused.stdout) == (code, "")
-        assert text in refused.stderr
-    rr.remove(again)
-    rr.create(again, lanes=2, lane_bytes="1MiB", columns={"more": rr.Column("f32")})
-    refused = program("replay", tmp_path / "run", again)
-    assert refused.returncode == 1 and "other columns" in refused.stderr
-
-
-def test_replay_waits_for_room_and_ends_at_ctrl_c(again: str, ring: str, tmp_path: Path) -> None:
-    run(ring, tmp_path, 4)
-    rr.remove(again)
-    rr.create(again, lanes=1, lane_bytes="4KiB")
-    command = Path(sys.executable).with_name("rollring")
-    with subprocess.Popen(
-        [command, "replay", tmp_path, again, "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stderr is not None and child.stdout is not None
-        assert "waiting" in child.stderr.readline()
-        child.send_signal(signal.SIGINT)
-        report = json.loads(child.stdout.read())
-    assert child.returncode == 130
-    assert report["interrupted"] and report["records"] > 0
-
-
-def test_record_keeps_the_groups_that_pass(ring: str, again: str, tmp_path: Path) -> None:
-    """From outside: the trainer's own recording has the same groups."""
-    command = Path(sys.executable).with_name("rollring")
-    with (
-        rr.Stash(ring, batch_groups=1, order="fifo") as stash,
-        rr.Producer(ring) as producer,
-        rr.extras.record(stash, tmp_path / "inside"),
-        subprocess.Popen(
-            [command, "record", ring, "--output", tmp_path / "outside", "--groups", "5", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child,
-    ):
-        for number in range(5):
-            if number == 2:
-                producer.push("prompt/2", status="failed", repetition_id=4, group_size=5)
-            for member in reversed(range(4)):
-                producer.push(
-                    f"prompt/{number}",
-                    token_ids=np.arange(7 + member),
-                    logprobs=-np.arange(7 + member) / 4,
-                    reward=number / (member + 1),
-                    repetition_id=member,
-                    group_size=5 if number == 2 else 4,
-                    extra={"number": number},
-                )
-        said, wrong = child.communicate(timeout=PATIENCE)  # the records are in memory until then
-        assert child.returncode == 0, wrong
-        for _ in range(5):
-            with stash.next(PATIENCE):
-                pass
-    report = json.loads(said)
-    assert (report["groups"], report["records"], report["missed"]) == (5, 20, 0)
-    inside, outside = (rr.open_recording(tmp_path / name) for name in ("inside", "outside"))
-    by_key = {batch.sequences[0].instance_id: content(batch) for batch in inside}
-    assert {batch.sequences[0].instance_id: content(batch) for batch in outside} == by_key
-    assert {info.step for info in outside.batches} == {None}
-
-
-def test_record_ends_with_its_ring(again: str, tmp_path: Path) -> None:
-    command = Path(sys.executable).with_name("rollring")
-    with (
-        subprocess.Popen(
-            [command, "record", again, "-o", tmp_path], stdout=subprocess.PIPE, text=True
-        ) as child,
-        rr.Producer(again) as producer,
-    ):
-        send(producer, 1)
-        producer.push("half", token_ids=[1], group_size=2, repetition_id=0)
-        while not list(tmp_path.glob("*.rollouts")) or not len(rr.open_recording(tmp_path)):
-            assert child.poll() is None
-            time.sleep(0.01)
-        rr.remove(again, force=True)
-        assert child.stdout is not None
-        said = child.stdout.read()
-    assert child.returncode == 0
-    assert "recorded 1 group, 4 records" in said and "left out 1 group" in said

@@ -66,7 +66,7 @@ TEST_CASE("lease: in a forked child a stash and its batches are inert") {
     const Shared shared(ring);
     const auto before = shared.bytes();
     const int status = in_child([&] {
-        // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the copy is what is tested
+        // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): the test is of the copy
         const Lease inherited = lease;
         if (inherited.holds() || batch.leased()) return 1;
         if (!is(batch.ack(0), Errc::forked)) return 2;

@@ -38,7 +38,8 @@
 namespace rollring {
 
 struct RecordingOptions {
-    // A file is followed by the next one behind the batch that reaches this size.
+    // A file is followed by the next one behind the batch that reaches this size, or an eighth of
+    // max_bytes.
     std::uint64_t file_bytes = std::uint64_t{1} << 30;
     // The oldest files are removed while all of them together are larger than this; 0: none are.
     // The newest file always stays.
@@ -127,10 +128,11 @@ class ROLLRING_API Recording {
     [[nodiscard]] std::vector<std::size_t> find_step(std::int64_t step) const;
     // Reads and checks one batch. Requires index < batches().size().
     // Errors: checksum_mismatch and bad_record (name the file and the offset; other batches can be
-    // read), not_found (its file was removed), system (the disk failed).
+    // read), not_found (its file was removed), closed (it was replaced), host_memory, system (the
+    // disk failed).
     [[nodiscard]] Result<RecordedBatch> read(std::size_t index) const;
     // Looks for batches and acknowledgements that were added since. The indices of known batches
-    // stay as they are.
+    // stay as they are. Errc::closed: its newest file was removed or replaced.
     Result<void> refresh();
     // The parts that cannot be read, for people: a file that was cut short, damaged bytes. Empty if
     // there are none. The end of a file that is being written is none.

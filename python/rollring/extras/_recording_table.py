@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,7 @@ FIELDS = {
     "advantage": "float64",
     "withheld": "bool_",
     "instance_id": "string",
-    "visit": "int64",
+    "visit": "uint64",
     "repetition_id": "int64",
     "group_size": "int32",
     "subsequence_index": "int32",
@@ -44,6 +45,11 @@ FIELDS = {
 }
 
 
+def in_table(name: str) -> str:
+    """A column of a ring's own may have the name of a field."""
+    return f"column {name}" if name in FIELDS else name
+
+
 def _arrow(module: str) -> Any:
     try:
         return importlib.import_module(module)
@@ -59,6 +65,7 @@ class _Columns:
 
     def __init__(self, pa: Any, recording: Recording) -> None:
         self.types: dict[str, Any] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
         self.shapes: dict[str, Any] = {}  # of those with inner dims, which are laid flat
         for index in range(len(recording)):
             with recording.read(index) as batch:
@@ -67,18 +74,22 @@ class _Columns:
 
     def _take(self, pa: Any, sequence: Sequence) -> None:
         for name in sequence.columns:
-            if name in self.types or name == "instance_id":
+            if name == "instance_id":
                 continue
             value = sequence[name]
             if isinstance(value, np.ndarray):
-                self.types[name] = pa.list_(pa.from_numpy_dtype(value.dtype))
+                before = self._dtypes.setdefault(name, value.dtype)
+                widest = np.promote_types(value.dtype, before)
+                self._dtypes[name] = widest  # records may have integers of several widths
+                self.types[name] = pa.list_(pa.from_numpy_dtype(widest))
                 if value.ndim > 1:
                     self.shapes[name] = pa.list_(pa.int64())
             else:
                 self.types[name] = pa.binary() if isinstance(value, bytes) else pa.string()
 
     def schema(self, pa: Any) -> Any:
-        types = {name: getattr(pa, kind)() for name, kind in FIELDS.items()} | self.types
+        types = {name: getattr(pa, kind)() for name, kind in FIELDS.items()}
+        types |= {in_table(name): kind for name, kind in self.types.items()}
         types |= {f"shape of {name}": kind for name, kind in self.shapes.items()}
         return pa.schema(list(types.items()))
 
@@ -104,7 +115,7 @@ def _row(
         "advantage": float(batch.advantages[sequence.index]),
         "withheld": fields["withheld"],
     }
-    row |= {name: _cell(fields.get(name)) for name in columns.types}
+    row |= {in_table(name): _cell(fields.get(name)) for name in columns.types}
     for name in columns.shapes:
         value = fields.get(name)
         row[f"shape of {name}"] = None if value is None else value.shape
@@ -117,10 +128,17 @@ def write_parquet(recording: Recording, path: str | os.PathLike[str]) -> int:
     columns = _Columns(pa, recording)
     schema = columns.schema(pa)
     rows = 0
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
-        for index in range(len(recording)):
-            with recording.read(index) as batch:
-                made = [_row(one, batch, batch.info, columns) for one in batch.sequences]
-                writer.write_table(pa.Table.from_pylist(made, schema=schema))
-                rows += len(made)
+    unfinished = f"{os.fspath(path)}.part"
+    try:
+        with parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer:
+            for index in range(len(recording)):
+                with recording.read(index) as batch:
+                    made = [_row(one, batch, batch.info, columns) for one in batch.sequences]
+                    writer.write_table(pa.Table.from_pylist(made, schema=schema))
+                    rows += len(made)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
     return rows

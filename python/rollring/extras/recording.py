@@ -37,10 +37,10 @@ class Recorder(Closes):
     has its text.
     """
 
-    def __init__(self, stash: Stash, core: _core.RecordingWriter, directory: str) -> None:
+    def __init__(self, core: _core.RecordingWriter, directory: str) -> None:
         self.directory = directory
         self._core = core
-        self._last = stash.last_acked_step
+        self._waiting: list[tuple[Batch, int]] = []  # for their acknowledgements
         self._numbers: WeakKeyDictionary[Batch, int] = WeakKeyDictionary()
         self._guard = threading.Lock()  # threads may read a stash by turns
         self._problem = ""
@@ -65,25 +65,38 @@ class Recorder(Closes):
         self._core.sync()
 
     def close(self) -> None:
-        """End the recording. Later batches of the stash are not in it."""
+        """End the recording. Later batches of the stash are not in it, nor steps of
+        acknowledgements that still wait for arrays.
+        """
         with self._guard:
+            self._note_late_steps()
+            self._waiting.clear()
             self._closed = True
             self._core.close()
 
     def _on_batch(self, batch: Batch, waited: float) -> None:
         with self._guard:
+            self._note_late_steps()
             if self._open():
                 try:
                     self._numbers[batch] = self._core.add(batch)
                 except RollringError as error:
                     self._give_up(error)
 
-    def _on_ack(self, batch: Batch, step: int | None) -> None:
+    def _on_ack(self, batch: Batch) -> None:
         with self._guard:
-            step = self._last + 1 if step is None else step
-            self._last = max(self._last, step)
             number = self._numbers.pop(batch, None)
-            if number is not None and self._open():
+            if number is not None:
+                self._waiting.append((batch, number))
+            self._note_late_steps()
+
+    def _note_late_steps(self) -> None:
+        """An acknowledgement may wait for arrays: its step is known when it is done."""
+        waiting, self._waiting = self._waiting, []
+        for batch, number in waiting:
+            if batch.ack_waits:
+                self._waiting.append((batch, number))
+            elif (step := batch.acked_step) is not None and self._open():
                 try:
                     self._core.acked(number, step)
                 except RollringError as error:
@@ -119,7 +132,8 @@ def record(
     Args:
         stash: The trainer's.
         directory: Made if it is missing. A recording in it is continued.
-        file_bytes: A file is followed by the next one behind the batch that reaches this size.
+        file_bytes: A file is followed by the next one behind the batch that reaches this size, or
+            an eighth of ``max_bytes``.
         max_bytes: The oldest files are removed while all of them are larger; None: none are.
 
     Raises:
@@ -129,9 +143,7 @@ def record(
     """
     path = os.fspath(directory)
     most = 0 if max_bytes is None else to_bytes(max_bytes)
-    recorder = Recorder(
-        stash, _core.RecordingWriter(path, stash.ring, to_bytes(file_bytes), most), path
-    )
+    recorder = Recorder(_core.RecordingWriter(path, stash.ring, to_bytes(file_bytes), most), path)
     stash.on_batch(recorder._on_batch)
     stash.on_ack(recorder._on_ack)
     return recorder
@@ -265,7 +277,8 @@ class Recording(Closes):
             RollringError: Its bytes are damaged, or its file was removed; others can be read.
         """
         info = self._infos[index]
-        return RecordedBatch(self._core.read(range(len(self))[index]), info, self)
+        core = named(self._core.read, range(len(self))[index])
+        return RecordedBatch(core, info, self)
 
     def step(self, step: int) -> RecordedBatch:
         """The batch that was acknowledged with this step; the last one, if several were.
