@@ -38,10 +38,10 @@ def test_filters_and_links(page, sums):
 
 def test_a_group_a_member_and_its_colours(page, sums):
     shown = page(sums, "--tokenizer", str(sums.parent)).open("#q=sums/7&sort=old")
-    shown.one(".row").click()
+    shown.click(".row")
     shown.wait(lambda: len(shown.all("#group .member")) == 8)
     assert "apples" in shown.text("#group .preview")[0]
-    shown.all("#group .member")[2].click()
+    shown.click("#group .member", 2)
     shown.wait(lambda: "The answer is" in "".join(shown.text("#tokens")))
     assert shown.place()["member"] == "2"
     assert shown.text("#tokens .turn") == ["given, from 0", f"generated, from {prompt_of(shown)}"]
@@ -72,7 +72,7 @@ def prompt_of(shown):
 
 def test_keys(page, sums):
     shown = page(sums).open()
-    shown.wait(lambda: shown.rows())
+    shown.wait(lambda: "60 of 60 groups" in shown.text(".matched"))
     shown.press("jj")
     shown.wait(lambda: shown.text("#group .title .name") == ["sums/58"])
     shown.press("k")
@@ -104,8 +104,8 @@ def test_copy_as_json(page, sums):
     shown = page(sums).open("#q=sums/7&sort=old")
     shown.driver.execute_cdp_cmd("Browser.grantPermissions", {
         "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
-    shown.one(".row").click()
-    shown.one("#copy").click()
+    shown.click(".row")
+    shown.click("#copy")
     shown.wait(lambda: shown.text("#copy") == ["Copied"])
     copied = shown.driver.execute_async_script(
         "navigator.clipboard.readText().then(arguments[0], (error) => arguments[0](String(error)))")
@@ -134,9 +134,9 @@ def test_hostile_text(page, tmp_path):
     shown.wait(lambda: len(shown.rows()) == 2)
     assert "⟨202e⟩gnirts" in shown.rows()[0] and "<script>" in shown.rows()[0]
     assert Select(shown.one("[name=environment]")).options[-1].text.startswith("<script>")
-    shown.all(".row")[0].click()
-    shown.one("#group .member").click()
-    shown.one("details summary").click()
+    shown.click(".row", 0)
+    shown.click("#group .member")
+    shown.click("details summary")
     shown.wait(lambda: any("⟨202e⟩" in text for text in shown.text("details dd")))
     shown.press(Keys.ESCAPE + "j")
     shown.wait(lambda: shown.text("#group .title .name") == ["tokens"])
@@ -155,8 +155,8 @@ def test_a_member_of_131072_tokens_scrolls(page, tmp_path):
               "logprobs": (-np.arange(COUNT) % 7 / 3).tolist()}]
     path = view_run.write_lines(tmp_path / "long.jsonl", lines)
     shown = page(path).open()
-    shown.one(".row").click()
-    shown.one("#group .member").click()
+    shown.click(".row")
+    shown.click("#group .member")
     tokens = shown.one("#tokens")
     seen = set()
     for share in (0, 0.25, 0.5, 0.75, 1, 0.1):

@@ -65,6 +65,12 @@ class Page:
     def run(self, script, *values):
         return self.driver.execute_script(script, *values)
 
+    def click(self, selector, index=0):
+        """As soon as it is there: an element that was found may be painted anew before a click."""
+        self.wait(lambda: self.run(
+            "const found = document.querySelectorAll(arguments[0])[arguments[1]];"
+            "found?.click(); return Boolean(found)", selector, index))
+
     def rows(self):
         return self.text(".row .top .name")
 
