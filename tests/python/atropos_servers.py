@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import requests
 
 PATIENCE = 60.0
+FIRST_PORT = 10_000
 PROGRAM = Path(sys.executable).parent / "rollring"
 TRAINER = {
     "wandb_group": "group",
@@ -30,9 +32,15 @@ TRAINER = {
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """One that nothing is bound to, below those that the kernel gives to connections: the process
+    that is to listen on it may take a minute to start.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    low, high = FIRST_PORT, int(given.split()[0])
+    while True:
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", random.SystemRandom().randrange(low, high) if low < high else 0))
+            return int(one.getsockname()[1])
 
 
 class Server:

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("atroposlib")
 pytest.importorskip("fastapi")
 
-from atropos_servers import TRAINER, Server, ours, stand_in, theirs
+from atropos_servers import FIRST_PORT, TRAINER, Server, free_port, ours, stand_in, theirs
 
 UPSTREAM = ["test_api_compression.py", "test_api_legacy.py", "test_api_messages_handling.py"]
 
@@ -37,6 +37,14 @@ def port_8000() -> Iterator[None]:
         if not port_is_free(8000):
             pytest.skip("port 8000 belongs to another program")
         yield
+
+
+def test_a_port_for_a_server_is_none_that_a_connection_may_take() -> None:
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    first = int(given.split()[0])
+    if first <= FIRST_PORT:
+        pytest.skip("all ports of this machine may be a connection's")
+    assert all(FIRST_PORT <= free_port() < first for _ in range(20))
 
 
 @pytest.mark.usefixtures("port_8000")
