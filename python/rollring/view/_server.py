@@ -79,6 +79,9 @@ class PageServer(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # Head and content as one packet: two would wait for each other, for the time of a delayed ACK.
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16
     server: PageServer
     timeout = 120
 
