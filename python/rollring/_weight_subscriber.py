@@ -57,7 +57,8 @@ class WeightUpdate(OneVersion):
         self._mark_loaded()
 
     def _mark_loaded(self) -> None:
-        self.subscriber._memory.count_writes()
+        if not self.subscriber._by_difference:
+            self.subscriber._memory.count_writes()
         self._loaded = True
 
     async def load_async(self, timeout: float | None = None) -> None:
@@ -131,22 +132,49 @@ class WeightUpdate(OneVersion):
         await engine._later(engine._end.stage, self.version, timeout)
         self._staged = True
 
-    def adopt(self, timeout: float | None = None) -> None:
-        """Wait until all engines have the version and the trainer has committed it, then declare
-        that this engine serves it.
+    def wait_committed(self, timeout: float | None = None) -> None:
+        """Wait until the version is committed: `adopt` then does not wait. The engine still has its
+        old weights, unless it loads in place.
 
         Raises:
             TimedOutError: It is not committed yet; call it again.
             VersionAbortedError: It was given up.
         """
+        self.subscriber._end.wait_committed(self.version, timeout)
+
+    async def wait_committed_async(self, timeout: float | None = None) -> None:
+        """As `wait_committed`, for asyncio and uvloop."""
+        engine = self.subscriber
+        await engine._later(engine._end.wait_committed, self.version, timeout)
+
+    def adopt(self, timeout: float | None = None) -> None:
+        """Wait until all engines have the version and the trainer has committed it, then declare
+        that this engine serves it.
+
+        With ``staging="delta"`` this writes the changed values to the engine's tensors, which must
+        not be in use meanwhile: pause between `wait_committed` and this.
+
+        Raises:
+            TimedOutError: It is not committed yet; call it again.
+            VersionAbortedError: It was given up.
+            InvalidArgumentError: With ``staging="delta"``: a tensor has moved since the engine
+                attached. Nothing was written; the engine has to attach again.
+        """
+        self.subscriber._refuse_moved_targets()
         self.subscriber._end.adopt(self.version, timeout)
-        self._over = True
+        self._mark_adopted()
 
     async def adopt_async(self, timeout: float | None = None) -> None:
         """As `adopt`, for asyncio and uvloop."""
         engine = self.subscriber
+        engine._refuse_moved_targets()
         await engine._later(engine._end.adopt, self.version, timeout)
+        self._mark_adopted()
+
+    def _mark_adopted(self) -> None:
         self._over = True
+        if self.subscriber._by_difference:
+            self.subscriber._memory.count_writes()
 
     def finish(self, timeout: float | None = None) -> None:
         """Do the rest of `load`, `stage` and `adopt`, within ``timeout`` seconds."""
@@ -224,6 +252,13 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         partial: ``into`` may lack tensors of the channel.
         held_version: The version that the engine serves already, from an earlier attachment; -1:
             none, as after a version that failed while it was loaded in place.
+        staging: "delta": `WeightUpdate.load` compares the version with ``into``, which the engine
+            serves, and keeps a list of the values that differ; `WeightUpdate.adopt` writes them.
+            For host memory; ``in_place`` is ignored. No other code may write to the tensors
+            meanwhile. "copy": `WeightUpdate.load` writes the version to ``into``.
+        fallback: With "delta", for a version that changes more than the list can hold: "refuse"
+            rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it comes.
+        list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -233,6 +268,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             names the first one and the difference.
         BusyError: The name is taken, or the channel is full.
         InvalidArgumentError: ``held_version`` is one that this ring has not had.
+        UnsupportedError: With "delta", the tensors are on a GPU, or elements of one share memory.
     """
 
     def __init__(
@@ -246,6 +282,9 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         in_place: bool = True,
         partial: bool = False,
         held_version: int = -1,
+        staging: str = "copy",
+        fallback: str = "refuse",
+        list_bytes: int = 0,
         timeout: float | None = 10.0,
     ) -> None:
         self.ring = ring
@@ -253,6 +292,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self._kept = dict(into or {})
         self._views: list[Any] = []
         self._memory = Memory(())
+        self._by_difference = staging == "delta"
         self._device = None
         if into is not None:
             if device is not None:
@@ -271,6 +311,9 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "in_place": in_place,
             "partial": partial,
             "held_version": version_number(held_version),
+            "staging": staging,
+            "fallback": fallback,
+            "list_bytes": list_bytes,
         }
         if rank is not None:
             options["rank"] = rank
@@ -291,6 +334,27 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         """As `next`, for asyncio and uvloop. A cancelled wait loses no version."""
         await self._later(self._end.next, timeout)
         return WeightUpdate(self)
+
+    def rollback(self) -> None:
+        """Restore the values of the version before the last one, which `live_version` is then.
+
+        Only with ``staging="delta"``, once for a version that fitted into the list, and until the
+        next one begins to load. The tensors must not be in use meanwhile. The trainer does not send
+        the version again. Producers stamp the ring's version, not this one, unless they name it.
+
+        Raises:
+            InvalidArgumentError: There is nothing to go back to, or a tensor has moved.
+            BusyError: A version is being taken in.
+        """
+        self._refuse_moved_targets()
+        targets = self._memory.storages()
+        self._end.rollback()
+        self._memory.count_writes()
+        del targets
+
+    def _refuse_moved_targets(self) -> None:
+        if self._by_difference:
+            self._memory.refuse_moved()
 
     def check_memory(self, tensors: Mapping[str, Any]) -> None:
         """Check that the memory of these torch tensors is still there, for engines that load by
@@ -328,6 +392,16 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     def state(self) -> str:
         """ "ready", "reading", "staged", "poisoned", "closed" or "expelled"."""
         return self._end.state()
+
+    @property
+    def delta(self) -> dict[str, Any] | None:
+        """With ``staging="delta"``, a dict of the last version that was taken in; None: there is
+        none.
+
+        "version"; "way" ("list", "beside" or "in_place"); "elements" that were compared and those
+        that "changed"; "list_bytes"; the seconds of "compare" and of "swap", in `adopt`.
+        """
+        return self._end.delta()
 
     @property
     def problem(self) -> str:

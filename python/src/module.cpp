@@ -128,7 +128,11 @@ nb::list weights_stat(const std::string& name) {
     for (const WeightsStat& rank : ranks) {
         nb::dict made = stat_dict(rank);
         nb::list engines;
-        for (const SubscriberStat& engine : rank.subscribers) engines.append(stat_dict(engine));
+        for (const SubscriberStat& engine : rank.subscribers) {
+            nb::dict one = stat_dict(engine);
+            if (engine.delta.version >= 0) one["delta"] = stat_dict(engine.delta);
+            engines.append(one);
+        }
         made["last_sync"] = stat_dict(rank.last_times);
         made["engines"] = engines;
         all.append(made);

@@ -8,6 +8,7 @@
 #include "forks.hpp"
 #include "rollring/relay.hpp"
 #include "rollring/ring.hpp"
+#include "stat_dict.hpp"
 #include "weight_ends.hpp"
 
 namespace rollring::python {
@@ -140,6 +141,10 @@ class PySubscriber {
         wait_update(version, timeout, later,
                     [](Update& update, Deadline until) { return update.stage(until); });
     }
+    void wait_committed(std::int64_t version, Timeout timeout, bool later) {
+        wait_update(version, timeout, later,
+                    [](Update& update, Deadline until) { return update.wait_committed(until); });
+    }
     void adopt(std::int64_t version, Timeout timeout, bool later) {
         wait_update(version, timeout, later, [this](Update& update, Deadline until) {
             auto adopted = update.adopt(until);
@@ -156,6 +161,16 @@ class PySubscriber {
             update_.reset();
             return true;
         });
+    }
+    void rollback() {
+        waits_.run(owned_, std::nullopt, false,
+                   [](Subscriber& subscriber, Deadline) { return subscriber.rollback(); });
+    }
+    nb::object delta() {  // None: no version was taken in by difference
+        const DeltaReport report =
+            owned_.in_turn([](Subscriber& subscriber) { return subscriber.delta(); });
+        if (report.version < 0) return nb::none();
+        return stat_dict(report);
     }
     // Each is (name, address, bytes).
     void check_memory(nb::list places) {
@@ -264,6 +279,9 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("done_part", &PySubscriber::done_part)
         .def("parts", &PySubscriber::parts)
         .def("stage", &PySubscriber::stage, nb::arg("version"), timeout, later)
+        .def("wait_committed", &PySubscriber::wait_committed, nb::arg("version"), timeout, later)
+        .def("rollback", &PySubscriber::rollback)
+        .def("delta", &PySubscriber::delta)
         .def("adopt", &PySubscriber::adopt, nb::arg("version"), timeout, later)
         .def("reject", &PySubscriber::reject)
         .def("check_memory", &PySubscriber::check_memory)

@@ -346,6 +346,7 @@ class Updates(Weights):
         with self.holding():
             await update.load_async(PATIENCE)
             await update.stage_async(PATIENCE)
+            await update.wait_committed_async(PATIENCE)
             await update.adopt_async(PATIENCE)
 
     def feed(self, numbers: list[int], done: Done) -> None:

@@ -56,6 +56,7 @@ TABLE: dict[type[Case], list[str]] = {
         "_weight_subscriber.WeightSubscriber.next_async",
         "_weight_subscriber.WeightUpdate.load_async",
         "_weight_subscriber.WeightUpdate.stage_async",
+        "_weight_subscriber.WeightUpdate.wait_committed_async",
         "_weight_subscriber.WeightUpdate.adopt_async",
     ],
     UpdatesInALoop: [
