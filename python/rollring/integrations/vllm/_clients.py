@@ -18,7 +18,8 @@ from .calls import said
 
 _log = logging.getLogger("rollring")
 
-CALL = "rollring_version"  # of `worker.WorkerExtension`
+CALL = "rollring_version"  # of `worker.WorkerExtension`, as the next one
+ROLLBACK = "rollring_rollback"
 ANSWER_S = 5.0  # for the answer of a server whose engine is gone
 
 
@@ -51,6 +52,9 @@ class FleetClient:
 
     def send_version(self, version: int) -> None:
         self._all(lambda client: client.send_version(version))
+
+    def rollback(self) -> None:
+        self._all(lambda client: client.rollback())
 
     def pause_generation(self, mode: str) -> None:
         self._all(lambda client: client.pause_generation(mode))
@@ -109,6 +113,10 @@ class Calls:
         self._gone_since: float | None = None
         self._over = threading.Event()
         self._guarded = client
+
+    @property
+    def client(self) -> Any:
+        return self._client
 
     def attaching(self) -> None:
         """Engines that are there already are not the client's."""
@@ -193,6 +201,9 @@ class HTTPClient(HTTPVLLMWeightSyncClient):
         args = [version, not labels_tokens()]
         self._post("collective_rpc", {"method": CALL, "args": args})
 
+    def rollback(self) -> None:
+        self._post("collective_rpc", {"method": ROLLBACK})
+
     def pause_generation(self, mode: str) -> None:
         self._post(f"pause?mode={mode}")
 
@@ -220,6 +231,9 @@ class InProcessClient:
 
     def send_version(self, version: int) -> None:
         self._llm.collective_rpc(CALL, args=(version, not labels_tokens()))
+
+    def rollback(self) -> None:
+        self._llm.collective_rpc(ROLLBACK)
 
     def pause_generation(self, mode: str) -> None:
         """Drop its prefix cache, as a server does that pauses. It generates within its own calls
@@ -293,6 +307,17 @@ def check_one_call(client: Any) -> None:
                 f"{type(one).__name__} cannot send a version in one call: use "
                 "rollring.integrations.vllm.trainer.HTTPClient or InProcessClient, or omit "
                 "'one_call'",
+                "unsupported",
+            )
+
+
+def check_rollback(client: Any) -> None:
+    """Raises if a client, or one of a fleet's, cannot roll a version back."""
+    for one in _single(client):
+        if not hasattr(one, "rollback"):
+            raise UnsupportedError(
+                f"{type(one).__name__} cannot roll versions back: use "
+                "rollring.integrations.vllm.trainer.HTTPClient or InProcessClient",
                 "unsupported",
             )
 

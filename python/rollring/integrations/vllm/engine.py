@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
 
-STAGINGS = ("auto", "out_of_place", "in_place")
+STAGINGS = ("auto", "out_of_place", "in_place", "delta")
 
 
 @dataclass
@@ -60,7 +60,9 @@ class RollringInitInfo(WeightTransferInitInfo):
         ring: The channel belongs to it.
         staging: "out_of_place": versions are loaded beside the model, so that one which fails
             leaves the old one served. "in_place": modules that are written directly need no memory
-            beside. "auto": out of place where twice the memory for it is free.
+            beside. "auto": out of place where twice the memory for it is free. "delta": of modules
+            that are written directly, only the values that differ are kept beside the model, and
+            the last version can be rolled back; for engines on a CPU.
         deadline_s: Seconds to wait for the trainer, at each step.
     """
 
@@ -97,6 +99,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._channel: WeightSubscriber | None = None
         self._update: WeightUpdate | None = None
         self._served = -1
+        self._before = -1  # the version that was served before
         self._held = HeldVersion()
         sleeps = device.type == "cuda" and getattr(self.model_config, "enable_sleep_mode", False)
         self._beside = Beside(bool(sleeps), lambda: self._update is not None)
@@ -115,6 +118,12 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             raise InvalidArgumentError(
                 "EPLB moves experts while the engine serves, so a plan would write to their "
                 "old places: start vLLM without --enable-eplb, or with another backend",
+                "unsupported",
+            )
+        if self._by_difference and self.device.type != "cpu":
+            raise UnsupportedError(
+                f"staging 'delta' is for engines on a CPU, and this one is on {self.device}: use "
+                "'out_of_place' or 'in_place'",
                 "unsupported",
             )
         self._awake()
@@ -197,8 +206,39 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._served = -1
             report_partial(_log, self._info.ring, self._name, update.version, error)
             raise
-        self._served = update.version
+        self._before, self._served = self._served, update.version
         self._held.take(self._info.ring, update.version)
+
+    # --- ours, by the worker extension ------------------------------------------------------------
+
+    def rollback(self) -> int:
+        """Serve the version before the last one again; returns its number.
+
+        Raises:
+            InvalidArgumentError: There is none to go back to: the engine was not attached with
+                staging "delta", or has served no version before, or has gone back already.
+            BusyError: A version is being taken in.
+        """
+        self._refuse_asleep()
+        channel = self._attached()
+        if self._by_difference and self._before < 0:
+            raise InvalidArgumentError(
+                f"there is no version to go back to: {self._name} served none of this channel "
+                f"before version {self._served}",
+                "invalid_argument",
+            )
+        channel.rollback()
+        assert self._info is not None and self._model is not None
+        try:
+            self._model.install()
+        except BaseException as error:
+            self._leave()
+            self._served = -1
+            report_partial(_log, self._info.ring, self._name, self._before, error)
+            raise
+        self._served, self._before = self._before, -1
+        self._held.take(self._info.ring, self._served)
+        return self._served
 
     def shutdown(self) -> None:
         self._leave()
@@ -228,6 +268,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             name=self._name,
             in_place=not self._model.out_of_place,
             held_version=self._served,
+            staging="delta" if self._by_difference else "copy",
+            fallback="beside",  # a model that serves is not written to before the commit
             timeout=self._info.deadline_s,
         )
         _log.info(
@@ -278,6 +320,10 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._served = -1
 
     # --- the engine -------------------------------------------------------------------------------
+
+    @property
+    def _by_difference(self) -> bool:
+        return self._info is not None and self._info.staging == "delta"
 
     def _out_of_place(self) -> bool:
         assert self._info is not None

@@ -33,6 +33,7 @@ from ._clients import (
     InProcessClient,
     Pause,
     check_one_call,
+    check_rollback,
     engines_of,
 )
 from ._generation import TrainerEngine, TrainerInitInfo, finish, labels_tokens, make_trainer
@@ -67,8 +68,8 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         staging: Of `rollring.integrations.vllm.engine.RollringInitInfo`.
         pause: Generation pauses while weights and labels change, so that every token has the label
             of its version. The mode is vLLM's and applies to running requests: "keep": they go on
-            afterwards; "wait": they end before; "abort": they are cut off. With
-            staging="out_of_place" the pause lasts for the finish alone, otherwise for the whole
+            afterwards; "wait": they end before; "abort": they are cut off. With staging
+            "out_of_place" or "delta" the pause lasts for the finish alone, otherwise for the whole
             update. The client needs `pause_generation`: `HTTPClient` has it.
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
@@ -128,6 +129,7 @@ class RollringTrainer(TrainerEngine):
             standing = None if self._standing is None else self._standing.tensors
             self._publisher = _publisher(info, described, standing)
         self.version = -1
+        self._before = -1  # the version that was sent before it
         self._calls = Calls(client, info.ring)
         self._checks = ThreadPoolExecutor(1, "rollring-checks")
 
@@ -224,7 +226,7 @@ class RollringTrainer(TrainerEngine):
             self._sent(transaction)
             return
         pause = Pause(self._calls, self._info.pause, self._info.ring)
-        beside = self._info.staging == "out_of_place" and not self._info.one_call
+        beside = self._info.staging in ("out_of_place", "delta") and not self._info.one_call
         try:
             if not beside:
                 pause.begin()
@@ -276,6 +278,37 @@ class RollringTrainer(TrainerEngine):
         self._sent(transaction)
         return told
 
+    def rollback(self) -> int:
+        """Let all engines serve the version before the last one again; returns its number.
+
+        On rank 0, with staging "delta", once for a version. `version` is that one then; the next
+        version's number is above all that were sent. Engines need the worker extension of
+        `rollring.integrations.vllm.worker`. If it raises, some may have gone back and others not;
+        those that were paused stay so. The next version puts all of them on one.
+
+        Raises:
+            InvalidArgumentError: This trainer has sent no version before the last one, or an engine
+                has none to go back to.
+            UnsupportedError: The client has no such call.
+            Exception: As the client.
+        """
+        check_rollback(self._calls.client)
+        if self._before < 0:
+            raise InvalidArgumentError(
+                "there is no version to go back to: a trainer can roll its last version back, "
+                "once, if it has sent another one before",
+                "invalid_argument",
+            )
+        before, self._before = self._before, -1
+        pause = Pause(self._calls, self._info.pause, self._info.ring)
+        pause.begin()
+        self._calls.end(self._calls.begin(lambda client: client.rollback()))
+        self.version = before
+        if labels_tokens():
+            self._calls.end(self._calls.begin(partial(_label, before)))
+        pause.end()
+        return before
+
     def shutdown(self) -> None:
         """Leave the channel. Engines continue with their current weights."""
         if self._publisher is not None:
@@ -288,7 +321,7 @@ class RollringTrainer(TrainerEngine):
         return self._checks.submit(lambda: None if standing is None else standing.check())
 
     def _sent(self, transaction: WeightTransaction) -> None:
-        self.version = transaction.version
+        self._before, self.version = self.version, transaction.version
         self.report = transaction.report
 
     def _update(self, version: int, client: Any) -> None:
@@ -309,6 +342,12 @@ class RollringTrainer(TrainerEngine):
             if laid.stride() != self._strides.get(name):
                 laid = laid.contiguous()
             put_checked(partial(transaction.put, name, laid), check, deadline_s)
+
+
+def _label(version: int, client: Any) -> None:
+    """Tokens get it from now on. The session brings no weights."""
+    start_update(client)
+    finish(client.finish_weight_update, str(version))
 
 
 # --- sources: vLLM 0.28 to 0.32 say metadata() and iterate, 0.33 metadata and iter_full() ---------

@@ -9,7 +9,9 @@ With it a version is one call (``one_call`` of `RollringTrainerInitInfo`), and a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from ...errors import UnsupportedError
 from .calls import said, start_update
 from .sleep import SleepExtension
 
@@ -20,6 +22,7 @@ class WorkerExtension(SleepExtension):
     start_weight_update: Callable[[], None]  # of vLLM's worker, as the next two
     update_weights: Callable[[dict[str, int]], None]
     finish_weight_update: Callable[[], None]
+    weight_transfer_engine: Any
 
     def rollring_version(self, version: int, finish: bool) -> None:
         """Make the calls of one version, which the trainer would otherwise make one by one.
@@ -39,3 +42,17 @@ class WorkerExtension(SleepExtension):
             with said("ending vLLM's update"):  # it has nothing to do now
                 self.finish_weight_update()
             raise
+
+    def rollring_rollback(self) -> int:
+        """Serve the version before the last one again; returns its number.
+
+        Raises:
+            UnsupportedError: The worker's backend is another one.
+            RollringError: As `rollring.integrations.vllm.engine.RollringEngine.rollback`.
+        """
+        engine = self.weight_transfer_engine
+        if not hasattr(engine, "rollback"):
+            raise UnsupportedError(
+                "only versions of the backend 'rollring' can be rolled back", "unsupported"
+            )
+        return int(engine.rollback())

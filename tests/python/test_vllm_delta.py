@@ -1,0 +1,143 @@
+"""Engines of vLLM's adapter that stage by difference and roll versions back, over stand-ins."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+import rollring as rr
+
+torch = pytest.importorskip("torch")
+
+import vllm_fakes  # noqa: E402
+from vllm_fakes import WIDE, Source  # noqa: E402
+from vllm_world import Client, made_engine, sending, served, serves  # noqa: E402
+
+
+@pytest.fixture(params=["0.26", "now"], autouse=True)
+def old(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether vLLM has the form of 0.26, which labels no tokens."""
+    vllm_fakes.install(monkeypatch, request.param == "0.26")
+    name = "vllm.device_allocator.sleep_mode_backend"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    vars(sys.modules[name])["SleepModeBackend"] = object
+    for part in ("sleep", "worker"):
+        monkeypatch.delitem(sys.modules, f"rollring.integrations.vllm.{part}", raising=False)
+    return bool(request.param == "0.26")
+
+
+def extended(engine: Any) -> Any:
+    """A client, and the worker that it calls, with the extension among its bases."""
+    from rollring.integrations.vllm.worker import WorkerExtension
+
+    class Extended(Client, WorkerExtension):  # type: ignore[misc]
+        weight_transfer_engine = engine
+
+        def rollback(self) -> None:
+            self._called("rollback")
+            self.rollring_rollback()
+
+    return Extended(engine)
+
+
+def weights_of(client: Any) -> dict[str, Any]:
+    return {name: one.clone() for name, one in served(client.engine.model).items()}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_versions_go_back_and_on(ring: str, old: bool) -> None:
+    from rollring.integrations.vllm.trainer import FleetClient
+
+    engines = [extended(made_engine(WIDE, rank=rank)) for rank in range(2)]
+    source = Source(WIDE)
+    with sending(ring, FleetClient(engines), source, staging="delta", pause="keep") as trainer:
+        for version in range(6):
+            before = weights_of(engines[0])
+            source.fill(version)
+            trainer.send_weights()
+            assert all(serves(one.engine.model, source) for one in engines)
+            if version % 2 == 0:
+                continue
+            for one in engines:
+                one.calls.clear()
+            assert trainer.rollback() == trainer.version == version - 1
+            label = [] if old else ["start", "finish"]
+            for one in engines:
+                assert same(weights_of(one), before) and not one.active
+                assert one.calls == ["pause keep", "rollback", *label, "resume"]
+                assert one.label == str(version if old else version - 1)
+            with pytest.raises(rr.InvalidArgumentError, match="no version to go back to"):
+                trainer.rollback()
+        shown = rr.describe_weights(ring)[0]["engines"]
+        assert [one["live_version"] for one in shown] == [4, 4]
+        assert all(one["delta"]["changed"] > 0 for one in shown)
+
+
+def test_a_version_that_is_given_up_leaves_the_model_untouched(ring: str) -> None:
+    client, source = extended(made_engine()), Source()
+    with sending(ring, client, source, staging="delta") as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        before = weights_of(client)
+        source.fill(2)
+        publisher = trainer._publisher
+        with pytest.raises(ValueError, match="not a number"), publisher.begin(5) as transaction:
+            client.start_weight_update()
+            told = trainer._calls.begin(lambda client: client.update_weights({"version": 5}))
+            for name, tensor in source.tensors.items():
+                transaction.put(name, tensor.contiguous(), 60.0)
+            told.result()
+            raise ValueError("the loss is not a number")
+        with pytest.raises(rr.VersionAbortedError, match="still served"):
+            client.finish_weight_update()
+        client.finish_weight_update()
+        assert same(weights_of(client), before)
+        with pytest.raises(rr.InvalidArgumentError, match="no version"):
+            client.rollback()
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+
+
+def test_the_first_version_has_none_before_it(ring: str) -> None:
+    client, source = extended(made_engine()), Source()
+    with sending(ring, client, source, staging="delta") as trainer:
+        trainer.send_weights()
+        with pytest.raises(rr.InvalidArgumentError, match="no version to go back to"):
+            trainer.rollback()
+        with pytest.raises(rr.InvalidArgumentError, match="served none of this channel"):
+            client.rollback()
+        assert serves(client.engine.model, source)
+
+
+def test_other_stagings_and_clients_are_named(ring: str) -> None:
+    client, source = extended(made_engine()), Source()
+    with sending(ring, client, source, staging="in_place") as trainer:
+        for version in range(2):
+            source.fill(version)
+            trainer.send_weights()
+        with pytest.raises(rr.InvalidArgumentError, match="no version to go back to"):
+            trainer.rollback()
+        assert serves(client.engine.model, source)
+    plain = Client(made_engine())
+    with sending(ring, plain, source, staging="delta") as trainer:
+        with pytest.raises(rr.UnsupportedError, match="Client cannot roll versions back"):
+            trainer.rollback()
+        client.weight_transfer_engine = object()
+        with pytest.raises(rr.UnsupportedError, match="only versions of the backend 'rollring'"):
+            client.rollback()
+
+
+def test_a_gpu_is_refused_by_name(ring: str) -> None:
+    engine = made_engine()
+    engine.device = torch.device("cuda", 0)
+    with (
+        pytest.raises(rr.RejectedError, match="staging 'delta' is for engines on a CPU"),
+        sending(ring, Client(engine), Source(), staging="delta"),
+    ):
+        pass
