@@ -15,20 +15,34 @@
 namespace rollring::python {
 namespace {
 
-template <class T>
-T field(nb::handle of, const char* name) {
-    return nb::cast<T>(of.attr(name));
+template <std::size_t length>
+struct Name {
+    char text[length];
+    consteval Name(const char (&given)[length])  // NOLINT(google-explicit-constructor): a literal
+        : text{} {
+        std::ranges::copy(given, text);
+    }
+};
+
+// The name is interned once: Python finds such a name in its cache of a type's attributes.
+template <Name name, class T>
+T field(nb::handle of) {
+    static PyObject* const interned = PyUnicode_InternFromString(name.text);
+    if (interned == nullptr) throw nb::python_error();
+    PyObject* const found = PyObject_GetAttr(of.ptr(), interned);
+    if (found == nullptr) throw nb::python_error();
+    return nb::cast<T>(nb::steal(found));
 }
 
 // A Layout of rollring/_gather.py.
 struct LayoutOf {
     explicit LayoutOf(nb::handle given) {
-        layout.form = static_cast<Form>(field<int>(given, "form"));
-        layout.part = static_cast<Part>(field<int>(given, "part"));
-        layout.padding = {.side = field<bool>(given, "left") ? Side::left : Side::right,
-                          .length = field<std::uint64_t>(given, "length"),
-                          .multiple_of = field<std::uint64_t>(given, "multiple_of")};
-        const auto order = field<std::optional<nb::bytes>>(given, "order");
+        layout.form = static_cast<Form>(field<"form", int>(given));
+        layout.part = static_cast<Part>(field<"part", int>(given));
+        layout.padding = {.side = field<"left", bool>(given) ? Side::left : Side::right,
+                          .length = field<"length", std::uint64_t>(given),
+                          .multiple_of = field<"multiple_of", std::uint64_t>(given)};
+        const auto order = field<"order", std::optional<nb::bytes>>(given);
         if (!order) return;
         order_.resize(order->size() / sizeof(std::uint32_t));
         if (!order_.empty()) std::memcpy(order_.data(), order->c_str(), order->size());
@@ -44,11 +58,11 @@ struct LayoutOf {
 
 // A GatherColumn of rollring/_gather.py, of the column's own dtype and without a target.
 GatherColumn column_of(const Schema& schema, nb::handle given) {
-    const auto name = field<std::string>(given, "column");
-    GatherColumn made{.missing = field<std::optional<double>>(given, "missing"),
-                      .pad = field<double>(given, "pad"),
-                      .shift = field<std::int32_t>(given, "shift"),
-                      .beyond = field<double>(given, "beyond")};
+    const auto name = field<"column", std::string>(given);
+    GatherColumn made{.missing = field<"missing", std::optional<double>>(given),
+                      .pad = field<"pad", double>(given),
+                      .shift = field<"shift", std::int32_t>(given),
+                      .beyond = field<"beyond", double>(given)};
     if (const auto found = schema.find(name)) {
         made.column = *found;
     } else if (name == "position_ids") {
@@ -160,9 +174,9 @@ void PyViews::gather(nb::list columns, nb::list targets, nb::handle layout, std:
     for (std::size_t i = 0; i < columns.size(); i++) {
         const nb::handle target = targets[i];
         GatherColumn& one = asked.emplace_back(column_of(schema(), columns[i]));
-        one.dtype = DType::parse(field<std::string>(target, "dtype"));
-        one.to = {reinterpret_cast<std::byte*>(field<std::uintptr_t>(target, "address")),
-                  field<std::uint64_t>(target, "nbytes")};
+        one.dtype = DType::parse(field<"dtype", std::string>(target));
+        one.to = {reinterpret_cast<std::byte*>(field<"address", std::uintptr_t>(target)),
+                  field<"nbytes", std::uint64_t>(target)};
     }
     if (!gpu) {
         return copying(
