@@ -112,7 +112,7 @@ TEST_CASE("recording: a writer that is killed leaves whole batches, and a next o
                 const auto batch = batches.read(next % 3);
                 require(batch.has_value(), "no source");
                 const auto number = writer.add(*batch);
-                require(number == next, "another number");
+                require(number.has_value() && *number == next, "another number");
                 require(writer.acked(*number, static_cast<std::int64_t>(next)).has_value(), "ack");
                 added->store(next + 1);
             }
