@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -65,11 +64,11 @@ std::optional<Column> column_of(std::string_view written) {
 std::string columns_text(const Schema& schema) {
     std::string text;
     for (const Column& column : schema.columns().subspan(static_cast<std::size_t>(Std::count))) {
-        fmt::format_to(std::back_inserter(text), "{} {} {} {} {} {}\n", column.name,
-                       column.dtype.to_string(), per_names[static_cast<std::size_t>(column.per)],
-                       required_names[column.required ? 1 : 0],
-                       accepts_names[static_cast<std::size_t>(column.accepts)],
-                       dims_text(column.dims));
+        text += fmt::format("{} {} {} {} {} {}\n", column.name, column.dtype.to_string(),
+                            per_names[static_cast<std::size_t>(column.per)],
+                            required_names[column.required ? 1 : 0],
+                            accepts_names[static_cast<std::size_t>(column.accepts)],
+                            dims_text(column.dims));
     }
     return text;
 }
