@@ -142,7 +142,7 @@ TEST_CASE("lease: a batch is acknowledged or given back once, and knows it") {
     Batch moved = std::move(batch);
     CHECK(first.holds());
     CHECK(moved.lease().id() == first.id());
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.Move): a moved-from batch is what is tested
+    // NOLINTNEXTLINE(clang-analyzer-cplusplus.Move): the test is of a moved-from batch
     CHECK(is(batch.ack(0), Errc::not_leased));  // NOLINT(bugprone-use-after-move)
     moved.nack();
     CHECK_FALSE(first.holds());

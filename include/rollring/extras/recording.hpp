@@ -2,18 +2,20 @@
 // Recordings: the batches that a trainer was given, in files that outlive the run. A batch that is
 // read again has the same records, order, rewards and advantages, bit for bit.
 //
-//   auto writer = rollring::RecordingWriter::open("runs/42", stash.schema());   // in the trainer
+//   extern rollring::Batch& batch;                   // of the trainer, leased from its stash
+//   auto writer = rollring::RecordingWriter::open("runs/42", rollring::Schema::standard());
 //   if (!writer) ...
-//   while (stash.next(batch, deadline) == NextBatch::batch) {
-//       const auto number = writer->add(batch);
-//       train(batch);
-//       if (batch.ack(step)) writer->acked(*number, step);
-//   }
+//   const auto number = writer->add(batch);
+//   if (!number) ...
+//   train(batch);
+//   if (!batch.ack(step) || !writer->acked(*number, step)) ...
 //
-//   auto recording = rollring::Recording::open("runs/42");   // later, in any process
-//   for (std::size_t at : recording->find_step(812)) {
-//       auto again = recording->read(at);                    // Result<RecordedBatch>
-//       train(*again);                                       // Sequences, as a batch is
+//   const auto recording = rollring::Recording::open("runs/42");   // later, in any process
+//   if (!recording) ...
+//   for (const std::size_t at : recording->find_step(step)) {
+//       const auto again = recording->read(at);      // Sequences, as a batch is
+//       if (!again) ...
+//       train(*again);
 //   }
 //
 // A recording is a directory of files (docs/recording.md has their format). Each record, batch and
