@@ -194,7 +194,7 @@ def test_numbers_that_json_lacks(ring: str, producer: rr.Producer) -> None:
         until(lambda: page.ask("state")["rollouts"] == 2)
         group = page.group_of("odd")
         assert page.ask("groups")["groups"][0]["rewards"] == [None, None]
-        assert page.ask("group", group=group)["members"][0]["advantage"] == 0
+        assert page.ask("group", group=group)["members"][0]["advantage"] is None
         part = page.ask("slice", group=group, member=0)
         assert part["values"]["logprobs"] == [None, None]
         assert page.ask("turns", group=group, member=0)["ranges"] == {}
@@ -248,6 +248,24 @@ def test_a_ring_that_is_removed_and_made_again(ring: str, producer: rr.Producer)
         assert page.ask("state")["run"] == 2
 
 
+def test_two_runs_with_the_same_groups(ring: str, producer: rr.Producer) -> None:
+    with page_of_ring(ring) as page:
+        producer.push("same", **fields_of(0) | {"policy_version": 900, "reward": 0.25})
+        until(lambda: page.ask("state")["latest_version"] == 900)
+        rr.remove(ring, force=True)
+        until(lambda: page.ask("state")["problem"])
+        rr.create(ring, lanes=2, lane_bytes="1MiB")
+        with rr.Producer(ring, "second") as other:
+            other.push("same", **fields_of(1) | {"policy_version": 2, "reward": 0.5})
+            until(lambda: page.ask("state")["rollouts"] == 2)
+            new, old = page.ask("groups")["groups"]
+        assert (new["instance_id"], old["instance_id"]) == ("same", "same")
+        assert (new["rewards"], old["rewards"]) == ([0.5], [0.25])
+        assert (new["state"], old["state"]) == ("open", "finished")
+        assert page.ask("state")["latest_version"] == 2
+        assert page.ask("distributions")["staleness"]["max"] == 0
+
+
 def test_a_ring_that_comes_later() -> None:
     ring = f"test-view-later-{os.getpid()}"
     with page_of_ring(ring) as page:
@@ -286,15 +304,6 @@ def test_an_open_group_stays_longer_than_a_finished_one() -> None:
     for number in range(3):
         groups.add(of_file(line(f"done{number}", 0, group_size=1)))
     assert [one.first.instance_id for one in groups.all()] == ["open", "done2"]
-
-
-def test_a_later_attempt_replaces_a_member() -> None:
-    groups = Groups(2, 1 << 30)
-    groups.add(of_file(line("g", 0, attempt=0, reward=0.0)))
-    groups.add(of_file(line("g", 0, attempt=1, reward=1.0)))
-    (group,) = groups.all()
-    summary = group.summed()
-    assert (summary["members"], summary["rewards"]) == (1, [1.0])
 
 
 def test_advantages_are_those_of_a_stash(ring: str, producer: rr.Producer) -> None:

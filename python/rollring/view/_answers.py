@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import __version__
 from ..errors import InvalidArgumentError, NotFoundError
-from ._groups import Group, Groups, Member, advantages
+from ._groups import Group, Groups, Member
 from ._query import chosen, paged
 from ._rollout import Rollout, plain
 from ._sources import Source
@@ -106,8 +106,7 @@ class Answers:
         group = self._group(query)
         with self._groups.lock:
             line = self._line(group)
-            members = group.in_order()
-        weights = advantages([member.reward for member in members])
+            members, weights = group.in_order(), group.advantages()
         made = {
             "instance_id": group.first.instance_id[:CUT],
             "members": [
@@ -117,7 +116,7 @@ class Answers:
         }
         return {"group": line, **made}
 
-    def _member(self, member: Member, advantage: float) -> dict[str, Any]:
+    def _member(self, member: Member, advantage: float | None) -> dict[str, Any]:
         last = member.last
         begin = int(last.fields["n_prompt"] or 0)
         ids = last.ids[begin : begin + PREVIEW].tolist()
@@ -158,8 +157,8 @@ class Answers:
     def turns(self, query: Query) -> dict[str, Any]:
         """A sequence's fields, its columns, and its runs of equal loss mask."""
         group, member, rollout = self._sequence(query)
-        members = group.in_order()
-        weights = advantages([one.reward for one in members])
+        with self._groups.lock:
+            advantage = dict(zip(sorted(group.members), group.advantages(), strict=True))
         columns = rollout.per_token()
         runs = _runs(rollout)
         ranges = {
@@ -171,7 +170,7 @@ class Answers:
             "tokens": len(rollout.ids),
             "n_prompt": rollout.fields["n_prompt"] or 0,
             "sequence": rollout.fields["subsequence_index"] or 0,
-            "advantage": weights[members.index(member)],
+            "advantage": advantage[member.number],
             "fields": {
                 name: plain(value) for name, value in rollout.fields.items() if value is not None
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,28 @@ class Member:
     number: int
     attempt: int = 0
     sequences: dict[int, Rollout] = field(default_factory=dict)
+    failed: bool = False
+    whole: bool = False  # all subsequences up to its last one are there
+    unbroken: int = 0  # subsequences from the first one on
+    nbytes: int = 0
+
+    def take(self, rollout: Rollout) -> bool:
+        """Whether it is the first record of its subsequence."""
+        index = rollout.fields["subsequence_index"] or 0
+        if index in self.sequences:
+            return False
+        self.sequences[index] = rollout
+        self.nbytes += rollout.nbytes
+        self.failed = self.failed or rollout.failed
+        while not self.whole and (found := self.sequences.get(self.unbroken)) is not None:
+            self.unbroken += 1
+            self.whole = bool(found.fields["last_subsequence"])
+        return True
+
+    @property
+    def final(self) -> bool:
+        """Whether a stash waits for nothing more of it."""
+        return self.failed or self.whole
 
     @property
     def all(self) -> list[Rollout]:
@@ -62,10 +84,12 @@ class Member:
 @dataclass
 class Group:
     name: str
-    first: Rollout
+    first: Rollout  # without its columns
     number: int
     opened: float  # time.time()
     size: int = 0
+    final: int = 0  # members for which nothing more comes
+    ended: bool = False  # it was complete once
     changed: float = 0.0
     nbytes: int = 0
     members: dict[int, Member] = field(default_factory=dict)
@@ -73,7 +97,46 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        return 0 < self.size <= len(self.members)
+        return 0 < self.size <= self.final
+
+    def place(self, rollout: Rollout) -> bool:
+        """Whether it is kept: not a copy, and not of an attempt that another one has replaced."""
+        number = rollout.fields["repetition_id"]
+        if number is None:
+            number = len(self.members)
+            while number in self.members:
+                number += 1
+        attempt = rollout.fields["attempt"] or 0
+        before = self.members.get(number)
+        member = before
+        if member is None or attempt > member.attempt:
+            member = Member(number, attempt)
+        elif attempt < member.attempt:
+            return False
+        was_final, old_bytes = (before.final, before.nbytes) if before else (False, 0)
+        if not member.take(rollout):
+            return False
+        self.members[number] = member
+        self.final += member.final - was_final
+        self.nbytes += member.nbytes - old_bytes
+        self.size = max(self.size, rollout.fields["group_size"] or 0)
+        self.changed = time.time()
+        self.summary = None
+        return True
+
+    def advantages(self) -> list[float | None]:
+        """Of its members in order; None: a failed one, or one that is not whole yet."""
+        members = self.in_order()
+        counted = [one.whole and not one.failed for one in members]
+        found = advantages(
+            [one.reward if counts else None for one, counts in zip(members, counted, strict=True)]
+        )
+        return [one if counts else None for one, counts in zip(found, counted, strict=True)]
+
+    def rewards(self) -> list[float]:
+        """Of the members that are not failed."""
+        found = (one.reward for one in self.in_order() if not one.failed)
+        return [one for one in found if one is not None and np.isfinite(one)]
 
     def in_order(self) -> list[Member]:
         return [self.members[number] for number in sorted(self.members)]
@@ -84,7 +147,7 @@ class Group:
             return self.summary
         members = self.in_order()
         rewards = [one.reward for one in members]
-        finite = [one for one in rewards if one is not None and np.isfinite(one)]
+        finite = self.rewards()
         rollouts = [one for member in members for one in member.all]
         versions = [v for one in rollouts if (v := one.fields["policy_version_min"] or 0) >= 0]
         newest = [v for one in rollouts if (v := one.fields["policy_version_max"] or 0) >= 0]
@@ -130,38 +193,37 @@ class Groups:
         self._arriving = arriving  # from a run, so that an old version is stale
         self._groups: OrderedDict[str, Group] = OrderedDict()
 
+    def begin_run(self) -> None:
+        """Another run's versions begin anew."""
+        with self.lock:
+            self.latest_version = -1
+            self.revision += 1
+
     def add(self, rollout: Rollout) -> None:
         with self.lock:
             name = rollout.group
             group = self._groups.get(name)
             if group is None:
-                group = Group(name, rollout, self.seen, time.time())
+                first = replace(rollout, columns={})  # a later attempt may take its place
+                group = self._groups[name] = Group(name, first, self.seen, time.time())
                 self.seen += 1
-                self._groups[name] = group
-            self._place(group, rollout)
+            elif self._is_late(group, rollout):
+                return
+            before = group.nbytes
+            if not group.place(rollout):
+                return
+            self.nbytes += group.nbytes - before
             self.rollouts += 1
             self.revision += 1
             self._note(group, rollout)
             self._make_room(group)
 
-    def _place(self, group: Group, rollout: Rollout) -> None:
-        number = rollout.fields["repetition_id"]
-        number = len(group.members) if number is None else number
-        member = group.members.setdefault(number, Member(number))
-        attempt = rollout.fields["attempt"] or 0
-        if attempt > member.attempt:
-            group.nbytes -= sum(one.nbytes for one in member.sequences.values())
-            self.nbytes -= sum(one.nbytes for one in member.sequences.values())
-            member.sequences.clear()
-            member.attempt = attempt
-        replaced = member.sequences.get(rollout.fields["subsequence_index"] or 0)
-        grown = rollout.nbytes - (replaced.nbytes if replaced else 0)
-        member.sequences[rollout.fields["subsequence_index"] or 0] = rollout
-        group.nbytes += grown
-        self.nbytes += grown
-        group.size = max(group.size, rollout.fields["group_size"] or 0)
-        group.changed = time.time()
-        group.summary = None
+    def _is_late(self, group: Group, rollout: Rollout) -> bool:
+        """A stash takes nothing for a finished group. A file's records are in any order."""
+        if not group.complete or self._arriving:
+            return group.complete
+        member = group.members.get(rollout.fields["repetition_id"])
+        return member is not None and member.attempt != (rollout.fields["attempt"] or 0)
 
     def _note(self, group: Group, rollout: Rollout) -> None:
         newest, oldest = (rollout.fields[f"policy_version_{end}"] for end in ("max", "min"))
@@ -169,9 +231,9 @@ class Groups:
         known = self._arriving and oldest is not None and oldest >= 0
         lag = self.latest_version - oldest if known else -1
         self.members.append((group.changed, rollout.reward, len(rollout.ids), lag))
-        if len(group.members) == group.size:
-            finite = [one.reward for one in group.members.values() if one.reward is not None]
-            self.ended.append((group.number, is_flat(finite)))
+        if group.complete and not group.ended:
+            group.ended = True
+            self.ended.append((group.number, is_flat(group.rewards())))
 
     def _make_room(self, latest: Group) -> None:
         """The oldest complete group goes first: an open one is still to be watched."""

@@ -28,6 +28,7 @@ FIELDS = (
     "repetition_id",
     "group_size",
     "subsequence_index",
+    "last_subsequence",
     "attempt",
     "source_id",
     "status",
@@ -50,11 +51,12 @@ class Rollout:
     producer: str = ""
     lane: int = -1
     key: tuple[int, int] | None = None  # of its group in a stash
+    ring: int = 0  # its ID, which another ring of this name does not have
 
     @property
     def group(self) -> str:
         """Names its group in links."""
-        text = f"{self.fields.get('visit') or 0}/{self.instance_id}"
+        text = f"{self.ring}/{self.fields.get('visit') or 0}/{self.instance_id}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
     @property
@@ -65,6 +67,12 @@ class Rollout:
     @property
     def reward(self) -> float | None:
         return self.fields.get("reward")
+
+    @property
+    def failed(self) -> bool:
+        """As a stash with default options has it."""
+        done = self.fields.get("status") in ("completed", "truncated")
+        return not done or (self.reward is not None and not math.isfinite(self.reward))
 
     @property
     def environment(self) -> str:
@@ -144,7 +152,7 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def of_ring(record: TappedRecord) -> Rollout:
+def of_ring(record: TappedRecord, ring: int) -> Rollout:
     fields = {name: record.fields[name] for name in FIELDS}
     return Rollout(
         record.fields["instance_id"],
@@ -153,6 +161,7 @@ def of_ring(record: TappedRecord) -> Rollout:
         record.producer,
         record.lane,
         record.key,
+        ring,
     )
 
 
@@ -169,6 +178,8 @@ def of_file(line: dict[str, Any]) -> Rollout:
     """A record of `read_rollouts`."""
     fields = {name: line.get(name) for name in FIELDS}
     fields["status"] = fields["status"] or "completed"
+    if fields["last_subsequence"] is None:
+        fields["last_subsequence"] = True
     reward = fields["reward"]
     fields["reward"] = None if reward is None else float(reward)
     version = line.get("policy_version")

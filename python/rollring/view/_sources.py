@@ -70,6 +70,7 @@ class RingSource(_Thread):
         super().__init__(groups)
         self.name = ring
         self.run = 0  # rings of this name so far
+        self._ring_id = 0  # of the latest one
         self.tap_stats: dict[str, int] = {}
         self.ring: dict[str, Any] = {}
         self.stash: dict[str, Any] = {}
@@ -82,7 +83,10 @@ class RingSource(_Thread):
         while not self._ends.is_set():
             try:
                 with Tap(self.name, timeout=0.0) as tap:
-                    self.run += 1
+                    if tap.ring_id != self._ring_id:
+                        self.run += 1
+                        self._ring_id = tap.ring_id
+                        self.groups.begin_run()
                     self.tap_stats, self._outrun = {}, False
                     self._follow(tap)
             except NotFoundError:
@@ -119,7 +123,7 @@ class RingSource(_Thread):
         """The records of a round, or as many as its time allows: the next look goes on there."""
         end = time.monotonic() + (SAMPLING if self._outrun else BUSY)
         for record in tap.round():
-            self.groups.add(of_ring(record))
+            self.groups.add(of_ring(record, tap.ring_id))
             if time.monotonic() >= end:
                 return
 
@@ -149,10 +153,12 @@ class RingSource(_Thread):
 
     def state_of(self, group: Group) -> dict[str, Any]:
         key = group.first.key
-        row = self._rows.get(key) if key is not None else None
+        former = group.first.ring != self._ring_id  # of a ring that was there before
+        row = self._rows.get(key) if key is not None and not former else None
         if row is None:
             # A stash has not seen the latest records yet.
-            left = bool(self.ring.get("consumer_alive")) and time.time() - group.changed > SETTLED
+            settled = time.time() - group.changed > SETTLED
+            left = former or (bool(self.ring.get("consumer_alive")) and settled)
             state = "finished" if group.complete or left else "open"
             return {"state": state, "missing": [], "senders": []}
         # Records that the stash has not looked at yet are here already.

@@ -1,0 +1,124 @@
+"""How `rollring view` puts records into groups: by the rules of a stash."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from rollring.view._groups import Group, Groups
+from rollring.view._rollout import of_file
+from view_pages import line
+
+
+def of(*lines: dict[str, Any], arriving: bool = True) -> tuple[Groups, Group]:
+    """Of one group."""
+    groups = Groups(10, 1 << 30, arriving=arriving)
+    for one in lines:
+        groups.add(of_file(one))
+    (group,) = groups.all()
+    return groups, group
+
+
+def rewards_of(group: Group) -> list[float | None]:
+    return [one.reward for member in group.in_order() for one in member.all]
+
+
+def test_a_later_attempt_replaces_all_records_of_a_member() -> None:
+    parts = [
+        line("g", 0, subsequence_index=i, last_subsequence=i == 1, reward=0.0) for i in range(2)
+    ]
+    _, whole = of(*parts)
+    groups, group = of(*parts, line("g", 0, attempt=1, reward=1.0))
+    assert (len(group.members), rewards_of(group)) == (1, [1.0])
+    assert groups.nbytes == group.nbytes == sum(one.nbytes for one in group.members[0].all)
+    assert groups.nbytes < whole.nbytes
+
+
+def test_a_late_record_of_an_earlier_attempt_is_dropped() -> None:
+    groups, group = of(
+        line("g", 0, attempt=1, reward=1.0),
+        line("g", 0, attempt=0, reward=0.0),
+        line("g", 0, attempt=0, subsequence_index=1, reward=0.0),
+    )
+    assert rewards_of(group) == [1.0]
+    assert (groups.rollouts, len(groups.members)) == (1, 1)
+
+
+def test_the_first_of_equal_records_stays() -> None:
+    groups, group = of(line("g", 0, reward=1.0), line("g", 0, reward=0.0))
+    assert rewards_of(group) == [1.0]
+    assert (groups.rollouts, len(groups.members)) == (1, 1)
+
+
+@pytest.mark.parametrize("arriving", [False, True])
+def test_a_finished_group_does_not_change(arriving: bool) -> None:
+    whole = [line("g", i, group_size=2, reward=float(i)) for i in range(2)]
+    _, before = of(*whole, arriving=arriving)
+    groups, group = of(
+        *whole,
+        line("g", 0, group_size=2, reward=7.0),
+        line("g", 1, group_size=2, reward=8.0, attempt=3),
+        arriving=arriving,
+    )
+    assert rewards_of(group) == [0.0, 1.0]
+    assert (group.nbytes, groups.nbytes) == (before.nbytes, before.nbytes)
+    assert list(groups.ended) == [(0, False)]
+
+
+def test_records_without_a_number_are_members_of_their_own() -> None:
+    lines = [line("g", 1, reward=1.0)]
+    lines += [line("g", 0, repetition_id=None, reward=float(i)) for i in range(2, 4)]
+    _, group = of(*lines)
+    assert sorted(rewards_of(group)) == [1.0, 2.0, 3.0]
+
+
+def test_a_group_is_complete_with_all_subsequences() -> None:
+    """Whatever the order of their arrival."""
+    groups = Groups(10, 1 << 30)
+    expected = [(0, 0, False), (0, 2, False), (1, 0, False), (1, 1, False), (0, 1, True)]
+    for member, part, complete in expected:
+        last = part == 2 - member
+        made = line("g", member, group_size=2, subsequence_index=part, last_subsequence=last)
+        groups.add(of_file(made))
+        (group,) = groups.all()
+        assert group.complete == complete, (member, part)
+        assert len(groups.ended) == complete
+        if not complete:
+            assert group.advantages()[0] is None
+    assert None not in group.advantages()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"status": "aborted"},
+        {"status": "failed", "last_subsequence": False},
+        {"status": "timed_out"},
+        {"status": "filtered"},
+        {"reward": math.nan},
+        {"reward": math.inf},
+    ],
+)
+def test_a_failed_member_is_final_without_an_advantage(failure: dict[str, Any]) -> None:
+    lines = [line("g", i, group_size=3, reward=1.0) for i in range(2)]
+    groups, group = of(*lines, line("g", 2, group_size=3, reward=9.0) | failure)
+    assert group.complete and len(groups.ended) == 1
+    assert group.advantages() == [0.0, 0.0, None]
+    summary = group.summed()
+    assert (summary["reward"], summary["flat"]) == (1.0, True)
+
+
+def test_a_truncated_member_counts() -> None:
+    _, group = of(*(line("g", i, group_size=2, status="truncated") for i in range(2)))
+    low, high = group.advantages()
+    assert low is not None and high is not None and low < 0 < high
+
+
+def test_a_group_ends_once() -> None:
+    lines = [line("g", i, group_size=2) for i in range(2)]
+    groups, group = of(*lines, line("g", 2, group_size=2), arriving=False)
+    assert len(group.members) == 3 and len(groups.ended) == 1
+    _, stays = of(*lines, line("g", 2, group_size=2))
+    assert len(stays.members) == 2  # as a stash drops it
