@@ -14,6 +14,7 @@ from conftest import PATIENCE
 from rollring.view._groups import Groups, advantages, is_flat
 from rollring.view._rollout import of_file
 from rollring.view._sources import RecordingSource, is_recording
+from rollring.view._summary import histogram
 from rollring.view._text import pieces
 from view_pages import line, page_of_file, page_of_ring, served, three, until, written
 
@@ -202,6 +203,63 @@ def test_numbers_that_json_lacks(ring: str, producer: rr.Producer) -> None:
         assert page.ask("distributions")["reward"] is None
 
 
+@pytest.mark.parametrize("rewards", [(1e200, -1e200), (1e308, 1e308), (-1.7e308, 1.7e308)])
+def test_rewards_that_overflow(tmp_path: Path, rewards: tuple[float, float]) -> None:
+    lines = [line("g", i, group_size=2, reward=reward) for i, reward in enumerate(rewards)]
+    with page_of_file(written(tmp_path / "f.jsonl", lines)) as page:
+        (group,) = page.ask("groups")["groups"]
+        assert group["rewards"] == list(rewards)
+        assert group["reward"] in (None, 0) and group["spread"] is None
+        members = page.ask("group", group=group["id"])["members"]
+        flat = rewards[0] == rewards[1]
+        assert [one["advantage"] for one in members] == ([0, 0] if flat else [None, None])
+        turns = page.ask("turns", group=group["id"], member=0)
+        assert turns["advantage"] == members[0]["advantage"]
+        shown = page.ask("distributions")["reward"]
+        assert (shown["min"], shown["max"], shown["count"]) == (min(rewards), max(rewards), 2)
+        assert sum(shown["counts"]) == 2
+
+
+def test_a_histogram_of_one_value() -> None:
+    for value in (0.0, 0.25, -3.0, 2.0**60, 1e308, -1.7e308, np.finfo(np.float64).max):
+        found = histogram([value] * 3)
+        assert found is not None and sum(found["counts"]) == 3, value
+        assert np.all(np.isfinite(found["edges"])), value
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("groups", {"offset": "nan"}),
+        ("groups", {"limit": "inf"}),
+        ("groups", {"reward_min": "1e999"}),
+        ("find", {"text": "\N{SUPERSCRIPT TWO}"}),
+        ("find", {"text": "--5"}),
+        ("find", {"text": "5" * 5000}),
+    ],
+)
+def test_numbers_that_are_refused(three: str, path: str, query: dict[str, Any]) -> None:
+    with page_of_file(three) as page:
+        if path == "find":
+            query = query | {"group": page.group_of("half"), "member": 0}
+        status, why = page.refusal(path, **query)
+        assert status == 400 and "number" in why
+
+
+def test_find_a_number_that_no_token_has(three: str) -> None:
+    with page_of_file(three) as page:
+        where = {"group": page.group_of("half"), "member": 0}
+        for text in ("-1", "9" * 30, "-" + "9" * 30):
+            assert page.ask("find", **where, text=text)["at"] == []
+        assert page.ask("find", **where, text=" 77 ")["at"] == [77]
+
+
+def test_a_file_without_versions(tmp_path: Path) -> None:
+    with page_of_file(written(tmp_path / "f.jsonl", [line("g", 0)])) as page:
+        assert page.ask("groups")["groups"][0]["version"] == [-1, -1]
+        assert page.names(version=0) == []
+
+
 def test_a_ring_while_groups_form(ring: str, producer: rr.Producer) -> None:
     with page_of_ring(ring) as page, rr.Stash(ring, batch_groups=1) as stash:
         for member in range(2):
@@ -332,6 +390,17 @@ def test_characters_of_several_tokens() -> None:
     broken = pieces(_Bytes(), [0xFF] * 40 + [0x61], 0, 41)
     assert broken is not None and broken[-1].endswith("a")
     assert pieces(None, ids, 0, 3) is None
+
+
+def test_find_text_whose_lower_case_is_longer(tmp_path: Path) -> None:
+    ids = list("\u0130\u0130 ΟΔΟΣ needle".encode())
+    path = written(
+        tmp_path / "f.jsonl", [line("g", 0, token_ids=ids, logprobs=None, loss_mask=None)]
+    )
+    with page_of_file(path, tokenizer=_Bytes()) as page:
+        where = {"group": page.group_of("g"), "member": 0}
+        assert page.ask("find", **where, text="needle")["at"] == [ids.index(ord("n"))]
+        assert page.ask("find", **where, text="οδοσ")["at"] == [6]
 
 
 def test_find_decoded_text(tmp_path: Path) -> None:

@@ -122,3 +122,34 @@ def test_a_group_ends_once() -> None:
     assert len(group.members) == 3 and len(groups.ended) == 1
     _, stays = of(*lines, line("g", 2, group_size=2))
     assert len(stays.members) == 2  # as a stash drops it
+
+
+def test_bytes_of_text_are_those_of_its_encoding() -> None:
+    plain = of_file(line("g", 0)).nbytes
+    text = "\N{GRINNING FACE}" * 1000
+    assert of_file(line("g", 0, source=text)).nbytes == plain + 4000
+    assert of_file(line("g", 0, messages=[text])).nbytes == plain + 4004
+    assert of_file(line("g" + text, 0)).nbytes == plain + 4000
+    assert of_file(line("g\ud800", 0)).nbytes == plain + 3
+
+
+def test_the_first_complete_group_leaves_first_and_then_the_first_open_one() -> None:
+    groups = Groups(3, 1 << 30)
+    sizes = {"open1": 2, "done1": 1, "open2": 2, "done2": 1, "open3": 2, "open4": 2, "open5": 2}
+    left = []
+    for name, size in sizes.items():
+        before = {one.first.instance_id for one in groups.all()}
+        groups.add(of_file(line(name, 0, group_size=size)))
+        left += sorted(before - {one.first.instance_id for one in groups.all()})
+    assert left == ["done1", "done2", "open1", "open2"]
+    assert groups.nbytes == sum(one.nbytes for one in groups.all())
+
+
+def test_an_old_group_that_grows_makes_others_leave() -> None:
+    one = of_file(line("old", 0)).nbytes
+    groups = Groups(10, int(2.5 * one))
+    groups.add(of_file(line("old", 0)))
+    groups.add(of_file(line("new", 0)))
+    groups.add(of_file(line("old", 1)))
+    assert [group.first.instance_id for group in groups.all()] == ["old"]
+    assert groups.nbytes <= 2.5 * one

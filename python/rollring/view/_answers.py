@@ -188,12 +188,17 @@ class Answers:
             return {"at": []}
         ids = rollout.ids
         if self._tokenizer is None:
-            if not wanted.strip().lstrip("-").isdigit():
-                raise InvalidArgumentError("without --tokenizer, search for the number of a token")
-            return {"at": np.flatnonzero(ids == int(wanted))[:FOUND].tolist()}
+            try:
+                number = int(wanted)
+            except ValueError:
+                raise InvalidArgumentError(
+                    "without --tokenizer, search for the number of a token"
+                ) from None
+            there = abs(number) < 1 << 31
+            return {"at": np.flatnonzero(ids == number)[:FOUND].tolist() if there else []}
         texts = pieces(self._tokenizer, ids.tolist(), 0, len(ids)) or []
-        ends = np.cumsum([len(text) for text in texts])
-        whole, wanted = "".join(texts).lower(), wanted.lower()
+        texts, wanted = [_lower(text) for text in texts], _lower(wanted)
+        whole, ends = "".join(texts), np.cumsum([len(text) for text in texts])
         at: list[int] = []
         place = whole.find(wanted)
         while place >= 0 and len(at) < FOUND:
@@ -222,6 +227,11 @@ def _whole(query: Query, name: str, otherwise: int | None = None) -> int:
         return int(text)
     except ValueError:
         raise InvalidArgumentError(f"{name} is a whole number, not '{text[:40]}'") from None
+
+
+def _lower(text: str) -> str:
+    """By characters: a token's text becomes the same as it does within the whole text."""
+    return text.lower() if text.isascii() else "".join(map(str.lower, text))
 
 
 def _runs(rollout: Rollout) -> list[tuple[int, int, int]]:

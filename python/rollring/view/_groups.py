@@ -6,11 +6,12 @@ import threading
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ._rollout import Rollout, plain
+from ._rollout import Rollout, finite, plain
 
 SHOWN_ID = 300  # characters of an instance_id in a list
 SHOWN_REWARDS = 64
@@ -25,15 +26,26 @@ def is_flat(rewards: list[float]) -> bool:
     return high - low <= 1e-6 * max(abs(low), abs(high), 1e-6)
 
 
-def advantages(rewards: list[float | None]) -> list[float]:
-    """GRPO's, as a stash computes them by default."""
-    finite = [one for one in rewards if one is not None and np.isfinite(one)]
-    if len(finite) < 2 or is_flat(finite):
+def advantages(rewards: list[float | None]) -> list[float | None]:
+    """GRPO's, as a stash computes them by default; None: rewards so large that they overflow."""
+    known = [one for one in rewards if one is not None and np.isfinite(one)]
+    if len(known) < 2 or is_flat(known):
         return [0.0] * len(rewards)
-    mean, deviation = float(np.mean(finite)), float(np.std(finite, ddof=1)) + 1e-4
+    with np.errstate(all="ignore"):
+        mean, deviation = float(np.mean(known)), float(np.std(known, ddof=1)) + 1e-4
+    if not np.isfinite(mean) or not np.isfinite(deviation):
+        return [None] * len(rewards)
     return [
-        (one - mean) / deviation if one is not None and np.isfinite(one) else 0.0 for one in rewards
+        finite((one - mean) / deviation) if one is not None and np.isfinite(one) else 0.0
+        for one in rewards
     ]
+
+
+def mean_and_spread(values: list[float]) -> tuple[float | None, float | None]:
+    if not values:
+        return None, None
+    with np.errstate(all="ignore"):
+        return finite(float(np.mean(values))), finite(float(np.std(values)))
 
 
 @dataclass
@@ -147,10 +159,11 @@ class Group:
             return self.summary
         members = self.in_order()
         rewards = [one.reward for one in members]
-        finite = self.rewards()
+        counted = self.rewards()
+        mean, spread = mean_and_spread(counted)
         rollouts = [one for member in members for one in member.all]
-        versions = [v for one in rollouts if (v := one.fields["policy_version_min"] or 0) >= 0]
-        newest = [v for one in rollouts if (v := one.fields["policy_version_max"] or 0) >= 0]
+        oldest = [_version(one, "min") for one in rollouts]
+        newest = [_version(one, "max") for one in rollouts]
         lengths = [one.tokens for one in members]
         self.summary = {
             "id": self.name,
@@ -161,12 +174,15 @@ class Group:
             "members": len(members),
             "complete": self.complete,
             "rewards": [plain(one) for one in rewards[:SHOWN_REWARDS]],
-            "reward": float(np.mean(finite)) if finite else None,
-            "spread": float(np.std(finite)) if finite else None,
-            "flat": is_flat(finite),
+            "reward": mean,
+            "spread": spread,
+            "flat": is_flat(counted),
             "tokens": sum(lengths),
             "longest": max(lengths, default=0),
-            "version": [min(versions, default=-1), max(newest, default=-1)],
+            "version": [
+                min((one for one in oldest if one >= 0), default=-1),
+                max(newest, default=-1),
+            ],
             "statuses": sorted({str(one.fields["status"]) for one in rollouts}),
             "environment": rollouts[0].environment[:SHOWN_ID] if rollouts else "",
             "producers": sorted({one.producer for one in rollouts if one.producer})[:SHOWN_REWARDS],
@@ -174,6 +190,12 @@ class Group:
             "changed": self.changed,
         }
         return self.summary
+
+
+def _version(rollout: Rollout, end: str) -> int:
+    """-1: none."""
+    version = rollout.fields[f"policy_version_{end}"]
+    return -1 if version is None else int(version)
 
 
 class Groups:
@@ -192,6 +214,7 @@ class Groups:
         self._keep, self._keep_bytes = keep, keep_bytes
         self._arriving = arriving  # from a run, so that an old version is stale
         self._groups: OrderedDict[str, Group] = OrderedDict()
+        self._complete: OrderedDict[str, Group] = OrderedDict()  # of these, the oldest first
 
     def begin_run(self) -> None:
         """Another run's versions begin anew."""
@@ -226,23 +249,24 @@ class Groups:
         return member is not None and member.attempt != (rollout.fields["attempt"] or 0)
 
     def _note(self, group: Group, rollout: Rollout) -> None:
-        newest, oldest = (rollout.fields[f"policy_version_{end}"] for end in ("max", "min"))
-        self.latest_version = max(self.latest_version, newest if newest is not None else -1)
-        known = self._arriving and oldest is not None and oldest >= 0
-        lag = self.latest_version - oldest if known else -1
+        self.latest_version = max(self.latest_version, _version(rollout, "max"))
+        oldest = _version(rollout, "min")
+        lag = self.latest_version - oldest if self._arriving and oldest >= 0 else -1
         self.members.append((group.changed, rollout.reward, len(rollout.ids), lag))
         if group.complete and not group.ended:
             group.ended = True
+            self._complete[group.name] = group
             self.ended.append((group.number, is_flat(group.rewards())))
 
     def _make_room(self, latest: Group) -> None:
         """The oldest complete group goes first: an open one is still to be watched."""
         while len(self._groups) > self._keep or self.nbytes > self._keep_bytes:
-            ended = (one for one in self._groups.values() if one.complete and one is not latest)
-            victim = next(ended, None) or next(iter(self._groups.values()))
-            if victim is latest:
+            oldest = chain(self._complete.values(), self._groups.values())
+            victim = next((one for one in oldest if one is not latest), None)
+            if victim is None:
                 return
             del self._groups[victim.name]
+            self._complete.pop(victim.name, None)
             self.nbytes -= victim.nbytes
             self.dropped += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,9 @@ def _bound(query: Mapping[str, str], name: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text)
+        if math.isfinite(number := float(text)):
+            return number
+        raise ValueError
     except ValueError:
         raise InvalidArgumentError(f"{name} is a number, not '{text[:40]}'") from None
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,12 +84,10 @@ class Rollout:
         number = self.fields.get("source_id")
         return "" if number is None else str(number)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        return OWN_BYTES + sum(
-            value.nbytes if isinstance(value, np.ndarray) else len(str(value))
-            for value in self.columns.values()
-        )
+        columns = sum(_nbytes(value) for value in self.columns.values())
+        return OWN_BYTES + _nbytes(self.instance_id) + columns
 
     def versions(self) -> Array | None:
         """The policy version of each token; -1: none."""
@@ -152,6 +152,11 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def finite(value: float) -> float | None:
+    """A number that was computed, as JSON has it; None: it overflowed."""
+    return value if math.isfinite(value) else None
+
+
 def of_ring(record: TappedRecord, ring: int) -> Rollout:
     fields = {name: record.fields[name] for name in FIELDS}
     return Rollout(
@@ -163,6 +168,15 @@ def of_ring(record: TappedRecord, ring: int) -> Rollout:
         record.key,
         ring,
     )
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return memoryview(value).nbytes
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def of_recording(sequence: Sequence, size: int) -> Rollout:

@@ -6,31 +6,43 @@ from typing import Any
 
 import numpy as np
 
-from ._groups import Groups
+from ._groups import Groups, mean_and_spread
 from ._sources import Source
 
 BINS = 30
 POINTS = 60
+EXACT = 2.0**50  # whole numbers below have a half between them
+LARGEST = float(np.finfo(np.float64).max)
+
+
+def _edges(low: float, high: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    # In halves, because the width of all finite numbers is not one of them.
+    begin, end = low / 2, high / 2
+    if end <= begin:
+        end = begin + max(0.5, abs(begin) * 1e-6)
+    with np.errstate(over="ignore"):
+        edges = np.linspace(begin, end, BINS + 1) * 2
+    return np.clip(edges, -LARGEST, LARGEST)
 
 
 def histogram(values: list[float]) -> dict[str, Any] | None:
-    finite = np.asarray([value for value in values if np.isfinite(value)])
-    if not len(finite):
+    known = np.asarray([value for value in values if np.isfinite(value)], np.float64)
+    if not len(known):
         return None
-    low, high = float(finite.min()), float(finite.max())
-    whole = bool(np.all(finite == np.floor(finite))) and high - low < BINS
-    if whole:
+    low, high = float(known.min()), float(known.max())
+    small = max(abs(low), abs(high)) < EXACT and high - low < BINS
+    if small and bool(np.all(known == np.floor(known))):
         edges = np.arange(low, high + 2) - 0.5
     else:
-        edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
-    counts, edges = np.histogram(finite, edges)
+        edges = _edges(low, high)
+    counts, edges = np.histogram(known, edges)
     return {
         "edges": edges.tolist(),
         "counts": counts.tolist(),
-        "mean": float(finite.mean()),
+        "mean": mean_and_spread(known.tolist())[0],
         "min": low,
         "max": high,
-        "count": len(finite),
+        "count": len(known),
     }
 
 
