@@ -108,6 +108,32 @@ def test_a_recording_while_it_is_written(ring: str, producer: rr.Producer, tmp_p
     assert is_recording(runs) and not is_recording(str(tmp_path))
 
 
+def test_a_recording_of_a_damaged_batch_and_out_of_reach(
+    ring: str, producer: rr.Producer, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    with (
+        rr.Stash(ring, batch_groups=1) as stash,
+        rr.extras.record(stash, runs, file_bytes="1KiB"),  # each batch in a file
+    ):
+        for name in ("first", "damaged", "third"):
+            push_group(producer, stash, name)
+        middle = sorted(runs.glob("*.rollouts"))[1]
+        content = bytearray(middle.read_bytes())
+        content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
+        middle.write_bytes(content)
+        with served(RecordingSource(str(runs), Groups(10, 1 << 30, arriving=False))) as page:
+            until(lambda: page.names() == ["third", "first"])
+            assert middle.name in until(lambda: page.ask("state")["problem"])
+            away = runs.rename(tmp_path / "away")
+            until(lambda: "cannot read the directory" in page.ask("state")["problem"])
+            away.rename(runs)
+            until(lambda: "cannot read the directory" not in page.ask("state")["problem"])
+            push_group(producer, stash, "fourth")
+            until(lambda: page.names() == ["fourth", "third", "first"])
+            assert middle.name in page.ask("state")["problem"]
+
+
 def push_group(producer: rr.Producer, stash: rr.Stash, name: str) -> None:
     for member in range(4):
         producer.push(name, **fields_of(member))

@@ -11,8 +11,8 @@ from collections import deque
 from typing import Any, Protocol
 
 from .. import stat
-from ..errors import NotFoundError, RollringError, TimedOutError
-from ..extras.recording import open_recording
+from ..errors import NotFoundError, RollringError
+from ..extras.recording import Recording, open_recording
 from ..rollouts import read_rollouts
 from ..tap import Tap
 from ._groups import Group, Groups
@@ -22,6 +22,7 @@ TAP_EVERY = 0.1
 BUSY = 0.01  # seconds of a look: a tenth of a CPU at most
 SAMPLING = 0.0005  # of a ring that is faster than that: more looks would not show it whole
 LOOK_EVERY = 1.0
+LOOK_AGAIN = 0.2  # for batches that were recorded since
 SETTLED = 3.0  # seconds after which a stash has seen a record
 SPEEDS = 3600  # of the latest seconds
 SHOWN_ROWS = 2_000  # of a stash's groups
@@ -273,21 +274,47 @@ class RecordingSource(_Still):
 
     kind = "recording"
 
+    def __init__(self, path: str, groups: Groups) -> None:
+        super().__init__(path, groups)
+        self._left_out = 0  # batches
+        self._why = ""
+
     def _read(self) -> None:
+        at = 0
         with open_recording(self.name) as recording:
             while not self._ends.is_set():
-                try:
-                    batch = recording.next(timeout=TAP_EVERY)
-                except TimedOutError:
-                    if not self.done:
-                        self.problem = recording.problem
-                        self._told()
-                    continue
-                with batch:
-                    for group in batch.groups:
-                        for member in group.members:
-                            for sequence in member.sequences:
-                                self.groups.add(of_recording(sequence, len(group.members)))
+                if at < len(recording):
+                    self._take(recording, at)
+                    at += 1
+                else:
+                    self._catch_up(recording)
+                    self._ends.wait(LOOK_AGAIN)
+
+    def _take(self, recording: Recording, index: int) -> None:
+        try:
+            batch = recording.read(index)
+        except RollringError as error:  # damaged, or removed: others can be read
+            self._left_out += 1
+            self._why = str(error)
+            return
+        with batch:
+            for group in batch.groups:
+                for member in group.members:
+                    for sequence in member.sequences:
+                        self.groups.add(of_recording(sequence, len(group.members)))
+
+    def _catch_up(self, recording: Recording) -> None:
+        try:
+            recording.refresh()
+            problem = recording.problem
+        except RollringError as error:  # its directory may come back
+            problem = str(error)
+        if self._left_out:
+            left_out = f"batches left out: {self._left_out}, the latest because {self._why}"
+            problem = f"{problem}; {left_out}" if problem else left_out
+        if not self.done or problem != self.problem:
+            self.problem = problem
+            self._told()
 
 
 def is_recording(path: str) -> bool:
