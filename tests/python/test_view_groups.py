@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollring.view._groups import Group, Groups
 from rollring.view._rollout import of_file
-from view_pages import line
+from view_pages import line, page_of_file, written
 
 
 def of(*lines: dict[str, Any], arriving: bool = True) -> tuple[Groups, Group]:
@@ -153,3 +154,19 @@ def test_an_old_group_that_grows_makes_others_leave() -> None:
     groups.add(of_file(line("old", 1)))
     assert [group.first.instance_id for group in groups.all()] == ["old"]
     assert groups.nbytes <= 2.5 * one
+
+
+def test_a_replaced_record_is_not_taken_for_the_former_one(tmp_path: Path) -> None:
+    with page_of_file(written(tmp_path / "f.jsonl", [line("g", 0), line("g", 1)])) as page:
+        where = {"group": page.group_of("g"), "member": 0}
+        serial = page.ask("turns", **where)["serial"]
+        assert page.ask("turns", group=where["group"], member=1)["serial"] != serial
+        assert page.ask("slice", **where, serial=serial)["tokens"] == 10
+        page.source.groups.add(of_file(line("g", 0, attempt=1, token_ids=[7, 7])))
+        for path, more in (("slice", {}), ("find", {"text": 7}), ("turns", {})):
+            status, why = page.refusal(path, **where, **more, serial=serial)
+            assert status == 404 and "was replaced" in why
+        again = page.ask("turns", **where)["serial"]
+        assert page.ask("find", **where, text=7, serial=again)["at"] == [0, 1]
+        assert page.ask("slice", **where)["ids"] == [7, 7]
+        assert page.refusal("slice", **where, serial="x")[0] == 400

@@ -100,6 +100,8 @@ class Answers:
             rollout = member.last if index < 0 else member.sequences.get(index)
         if rollout is None:
             raise NotFoundError("this member has no such sequence", "not_found")
+        if _whole(query, "serial", rollout.serial) != rollout.serial:
+            raise NotFoundError("this record was replaced by another one of its member", "not_found")
         return group, member, rollout
 
     def group(self, query: Query) -> dict[str, Any]:
@@ -135,7 +137,10 @@ class Answers:
         }
 
     def slice(self, query: Query) -> dict[str, Any]:
-        """Tokens [from, to) of a sequence, with their text and the columns to colour by."""
+        """Tokens [from, to) of a sequence, with their text and the columns to colour by.
+
+        Here and in `find`, a ``serial`` that `turns` gave refuses another record in its place.
+        """
         _, _, rollout = self._sequence(query)
         count = len(rollout.ids)
         begin = min(max(0, _whole(query, "from", 0)), count)
@@ -167,6 +172,7 @@ class Answers:
             if len(finite := column[np.isfinite(column.astype(np.float64))])
         }
         return {
+            "serial": rollout.serial,
             "tokens": len(rollout.ids),
             "n_prompt": rollout.fields["n_prompt"] or 0,
             "sequence": rollout.fields["subsequence_index"] or 0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ class Rollout:
     lane: int = -1
     key: tuple[int, int] | None = None  # of its group in a stash
     ring: int = 0  # its ID, which another ring of this name does not have
+    serial: int = field(default_factory=count(1).__next__)  # no other one of this process has it
 
     @property
     def group(self) -> str:
