@@ -45,6 +45,23 @@ def without_packages(folder):
 
 
 @test
+def the_token_of_a_page_is_in_no_argument(folder, _):
+    python = folder / "telling-python"
+    python.write_text('#!/bin/sh\ntest "$1" = -c || echo "$@, token $ROLLRING_TOKEN"\n',
+                      encoding="utf-8")
+    python.chmod(0o755)
+    free = {name: value for name, value in os.environ.items() if name != "ROLLRING_TOKEN"}
+    view = ("view", "r", "--python", python)
+    words = "-m rollring.view --port 8420 --host 127.0.0.1 -- r, token "
+    assert run(*view, env=free)[0] == words + "\n"
+    assert run(*view, "--token", "secret", env=free)[0] == words + "secret\n"
+    assert run(*view, env={**free, "ROLLRING_TOKEN": "kept"})[0] == words + "kept\n"
+    for empty in (("--token", ""), ("--token=",)):
+        out, err = run(*view, *empty, code=2, env=free)
+        assert out == "" and "--token" in err, err
+
+
+@test
 def errors_are_red_warnings_yellow_and_headings_bold(folder, _):
     code, text = in_terminal("stat", "nope")
     assert code == 1 and f"rollring: {RED}not_found{END}: " in text, text

@@ -1,9 +1,11 @@
 // `rollring view`.
 
+#include <cstdlib>
 #include <memory>
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/in_python.hpp"
+#include "cli/commands/token.hpp"
 
 namespace rollring::cli {
 namespace {
@@ -16,8 +18,8 @@ constexpr const char* view_footer = R"(Examples:
 The page shows groups as they form, their members side by side, and each token of a
 member, coloured by a column. Without --tokenizer it shows token IDs. It only reads: the
 run does not notice it. If the ring does not exist, the page waits for it. --host with
-another address than this machine's own needs the token of the printed address. The
-Python package rollring must be installed.)";
+another address than this machine's own needs the token of the printed address, which is
+made if none is given. The Python package rollring must be installed.)";
 
 struct ViewOptions {
     std::string source;
@@ -36,7 +38,6 @@ std::vector<std::string> words_of(const ViewOptions& options) {
     const auto add = [&](const char* name, const std::string& value) {
         if (!value.empty()) words.push_back(std::string(name) + "=" + value);
     };
-    add("--token", options.token);
     add("--tokenizer", options.tokenizer);
     add("--keep", options.keep);
     add("--keep-bytes", options.keep_bytes);
@@ -44,6 +45,11 @@ std::vector<std::string> words_of(const ViewOptions& options) {
     words.emplace_back("--");
     words.push_back(options.source);
     return words;
+}
+
+// In the environment: all users of the machine see the arguments of a process.
+void pass_on(const std::string& token) {
+    if (!token.empty()) ::setenv("ROLLRING_TOKEN", token.c_str(), 1);
 }
 
 }  // namespace
@@ -62,9 +68,7 @@ Command add_view(CLI::App& app) {
     sub->add_option("--host", options->host, "Address at which the page is served")
         ->type_name("ADDRESS")
         ->capture_default_str();
-    sub->add_option("--token", options->token,
-                    "Token that the page needs; by default one is made for other addresses")
-        ->type_name("TEXT");
+    add_token(sub, options->token);
     sub->add_option("--tokenizer", options->tokenizer,
                     "tokenizer.json, or a folder of transformers: shows text instead of IDs")
         ->type_name("PATH");
@@ -78,6 +82,7 @@ Command add_view(CLI::App& app) {
     sub->add_flag("--json", options->json, "Print the address as JSON");
     add_python(sub, options->python);
     return {sub, [options] {
+                pass_on(options->token);
                 return become_python(options->python, "rollring.view", words_of(*options));
             }};
 }

@@ -117,6 +117,17 @@ def test_copy_as_json(page, sums):
         if one["instance_id"] == "sums/7" and one["repetition_id"] == 3)
 
 
+def test_a_token_with_letters_that_an_address_escapes(page, sums, monkeypatch):
+    monkeypatch.setenv("ROLLRING_TOKEN", "a+b/c&d#e%41=f?g")
+    shown = page(sums).open()
+    shown.wait(lambda: "60 of 60 groups" in shown.text(".matched"))
+    assert shown.place() == {}
+    shown.run("sessionStorage.clear(); location.hash = arguments[0] + '&q=sums/7'",
+              shown.address.partition("#")[2])
+    shown.wait(lambda: shown.rows() == ["sums/7"])
+    assert shown.place() == {"q": "sums/7"}
+
+
 def test_hostile_text(page, tmp_path):
     long_line = HOSTILE + "x" * 1_000_000
     lines = [{"instance_id": long_line, "token_ids": [1, 2, 3], "n_prompt": 1, "repetition_id": 0,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -16,7 +20,7 @@ import rollring as rr
 from conftest import PATIENCE
 from rollring.view._groups import Groups
 from rollring.view._sources import FileSource
-from view_pages import line, page_of_file, served, three
+from view_pages import Page, line, page_of_file, served, three
 
 __all__ = ["three"]  # a fixture
 
@@ -56,7 +60,40 @@ def test_headers_and_hosts(three: str) -> None:
             status, _, _ = page.get("/api/groups", {"Host": host})
             assert status == 403, host
         assert page.get("/api/groups", {"Host": f"localhost:{page.server.port}"})[0] == 200
-        assert page.get("/../_server.py")[0] == 404
+        for path in ("/view/_server.py", "/page/../_server.py", "/%2e%2e/_server.py"):
+            assert page.get(path)[0] == 404
+
+
+def raw(page: Page, request: str) -> tuple[int, str]:
+    """Status and error of a request that urllib does not send."""
+    with socket.create_connection(("127.0.0.1", page.server.port), PATIENCE) as one:
+        one.sendall(request.encode())
+        answer = http.client.HTTPResponse(one)
+        answer.begin()
+        return answer.status, json.loads(answer.read())["error"]
+
+
+def test_addresses_that_are_none(three: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with page_of_file(three) as page:
+        status, why = raw(page, "GET /api/state HTTP/1.1\r\nHost: [\r\n\r\n")
+        assert status == 403 and "own address" in why
+        status, why = raw(page, "GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert status == 400 and "bad address" in why
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("odd", ["NaN", "many digits", "loop"])
+def test_an_answer_without_a_form_as_json(
+    three: str, odd: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with page_of_file(three) as page:
+        kept = {"NaN": float("nan"), "many digits": 10**5000, "loop": loop}[odd]
+        page.server.answers.paths["/api/odd"] = lambda query: kept
+        status, why = page.refusal("odd")
+        assert status == 500 and "no form as JSON" in why
+    assert capfd.readouterr().err == ""
 
 
 def test_no_file_of_the_page_names_another_host() -> None:
@@ -80,12 +117,13 @@ def test_a_token(three: str) -> None:
 # --- the command ---
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, token: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "rollring.view", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "ROLLRING_TOKEN": token},
     )
 
 
@@ -108,12 +146,41 @@ def test_a_token_for_other_addresses(three: str) -> None:
         process.send_signal(signal.SIGINT)
 
 
+@pytest.mark.parametrize("token", ["secret", "a+b/c&d#e%41=f?g"])
+def test_a_token_of_the_environment(three: str, token: str) -> None:
+    with start(three, "--port", "0", "--json", token=token) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        written = address.partition("#token=")[2]
+        assert unquote(written) == token and re.fullmatch("[A-Za-z0-9%]+", written)
+        process.send_signal(signal.SIGINT)
+
+
+def test_a_token_that_no_header_holds(three: str) -> None:
+    for token in ("two words", "pass\N{LATIN SMALL LETTER E WITH ACUTE}", "tab\t"):
+        with start(three, "--port", "0", token=token) as process:
+            out, err = process.communicate(timeout=PATIENCE)
+            assert (process.returncode, out) == (2, "") and "the token has" in err
+
+
+def test_a_name_without_a_file_and_a_ring() -> None:
+    name = f"test-view-typo-{os.getpid()}.jsonl"
+    with start(name, "--port", "0", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["source"] == name
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert err == f"rollring view: there is no file {name}; waiting for a ring {name}\n"
+
+
 def test_wrong_use(three: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         cases = [
             ((three, "--port", port), 1, "another --port"),
             ((str(tmp_path / "none.jsonl"),), 2, "there is no file"),
+            (("bad name!",), 2, "no ring has such a name"),
+            (("",), 2, "no ring has such a name"),
             ((three, "--tokenizer", str(tmp_path / "none")), 2, "no such file or folder"),
             ((three, "--keep", "0"), 2, "--keep"),
             ((three, "--port", "70000"), 2, "--port"),

@@ -6,13 +6,16 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import secrets
 import signal
 import sys
 import threading
 from types import FrameType
+from urllib.parse import quote
 
-from ..errors import InvalidArgumentError, RollringError
+from .. import stat
+from ..errors import InvalidArgumentError, NotFoundError, RollringError
 from ._answers import Answers
 from ._groups import Groups
 from ._server import LOOPBACK, PageServer
@@ -26,7 +29,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Show the rollouts of a ring, a file or a recording on a page in the browser.",
-        epilog="docs/view.md describes the page.",
+        epilog="$ROLLRING_TOKEN is the token that a page must bring. docs/view.md describes the "
+        "page.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -34,7 +38,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--port", type=int, default=8420, metavar="N", help="0: any free one")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS")
-    parser.add_argument("--token", default="", metavar="TEXT", help="that a page must bring")
     parser.add_argument("--tokenizer", metavar="PATH", help="tokenizer.json, or its folder")
     parser.add_argument("--keep", type=int, default=None, metavar="N", help="groups to keep")
     parser.add_argument("--keep-bytes", type=int, default=2 << 30, metavar="BYTES")
@@ -59,12 +62,43 @@ def source_of(options: argparse.Namespace) -> RingSource | FileSource | Recordin
     if path and not os.path.exists(options.source):
         raise InvalidArgumentError(f"there is no file {options.source}")
     if not path:
+        tell_of_no_ring(options.source)
         groups = Groups(options.keep or 1000, options.keep_bytes)
         return RingSource(options.source, groups)
     groups = Groups(options.keep or 10_000, options.keep_bytes, arriving=False)
     if is_recording(options.source):
         return RecordingSource(options.source, groups)
     return FileSource(options.source, groups, tokenizer_of_text(options.tokenizer))
+
+
+def tell_of_no_ring(name: str) -> None:
+    """A line on stderr if the page has to wait: perhaps the name is a mistyped one of a file.
+
+    Raises:
+        InvalidArgumentError: No ring can have this name.
+    """
+    try:
+        stat.stat_ring(name)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"there is no file {name!r}, and no ring has such a name: {error}; "
+            "'rollring ls' lists rings"
+        ) from None
+    except NotFoundError:
+        print(f"{PROGRAM}: there is no file {name}; waiting for a ring {name}", file=sys.stderr)
+    except RollringError:
+        pass  # the page shows what is wrong with the ring
+
+
+def token_of(host: str) -> str:
+    """The one of the environment, which other users cannot see; made if others reach the page."""
+    token = os.environ.get("ROLLRING_TOKEN", "")
+    if not re.fullmatch("[!-~]*", token):
+        raise InvalidArgumentError(
+            "the token has a space or another character that a header cannot hold: "
+            "give letters, digits and punctuation of ASCII"
+        )
+    return token or ("" if host in LOOPBACK else secrets.token_urlsafe(24))
 
 
 def tokenizer_of_text(path: str | None) -> str | None:
@@ -75,17 +109,15 @@ def tokenizer_of_text(path: str | None) -> str | None:
 
 def address_of(server: PageServer, host: str) -> str:
     shown = f"[{host}]" if ":" in host else host
-    token = f"#token={server.token}" if server.token else ""
+    token = f"#token={quote(server.token, safe='')}" if server.token else ""
     return f"http://{shown}:{server.port}/{token}"
 
 
 def serve(options: argparse.Namespace) -> int:
     tokenizer = None if options.tokenizer is None else load(options.tokenizer)
     source = source_of(options)
-    token = options.token
-    if not token and options.host not in LOOPBACK:
-        token = secrets.token_urlsafe(24)
-    server = PageServer((options.host, options.port), Answers(source, tokenizer), token)
+    address_given = (options.host, options.port)
+    server = PageServer(address_given, Answers(source, tokenizer), token_of(options.host))
 
     def end(_: int, __: FrameType | None) -> None:
         threading.Thread(target=server.shutdown).start()

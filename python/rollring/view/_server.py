@@ -47,6 +47,19 @@ def page_files() -> dict[str, tuple[str, bytes]]:
     return found
 
 
+def encoded(found: Any) -> bytes:
+    """As JSON.
+
+    Raises:
+        _NoJsonError: JSON has no form for it, or a number has too many digits.
+    """
+    try:
+        # Escaped: half of a surrogate pair has no UTF-8.
+        return json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (ValueError, RecursionError) as error:
+        raise _NoJsonError(f"this answer has no form as JSON: {error}") from None
+
+
 class PageServer(ThreadingHTTPServer):
     """Serves until `shutdown`.
 
@@ -77,6 +90,10 @@ class PageServer(ThreadingHTTPServer):
         return int(self.server_address[1])
 
 
+class _NoJsonError(Exception):
+    """Of a record that the page cannot show; the message is for people."""
+
+
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Head and content as one packet: two would wait for each other, for the time of a delayed ACK.
@@ -86,7 +103,10 @@ class _Request(BaseHTTPRequestHandler):
     timeout = 120
 
     def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+        try:
+            parts = urlsplit(self.path)
+        except ValueError as error:
+            return self._refuse(HTTPStatus.BAD_REQUEST, f"bad address: {error}")
         if not self._known_host():
             # A page of elsewhere whose name leads here must not read rollouts.
             self._refuse(HTTPStatus.FORBIDDEN, "this server answers only by its own address")
@@ -104,7 +124,10 @@ class _Request(BaseHTTPRequestHandler):
     def _known_host(self) -> bool:
         if self.server.token:
             return True
-        host = urlsplit("//" + self.headers.get("Host", "")).hostname or ""
+        try:
+            host = urlsplit("//" + self.headers.get("Host", "")).hostname or ""
+        except ValueError:
+            return False
         return host.lower() in self.server.hosts
 
     def _may_read(self) -> bool:
@@ -118,23 +141,20 @@ class _Request(BaseHTTPRequestHandler):
         if answer is None:
             return self._refuse(HTTPStatus.NOT_FOUND, f"there is nothing at {path[:100]}")
         try:
-            found = answer(query)
+            content = encoded(answer(query))
         except NotFoundError as error:
             return self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except RollringError as error:
             return self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+        except _NoJsonError as error:
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except Exception as error:
             traceback.print_exc()
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, f"a fault of the page: {error!r}")
-        self._send_json(HTTPStatus.OK, found)
+        self._send(HTTPStatus.OK, "application/json", content)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self._send_json(status, {"error": why})
-
-    def _send_json(self, status: HTTPStatus, found: Any) -> None:
-        # Escaped: half of a surrogate pair has no UTF-8.
-        content = json.dumps(found, separators=(",", ":"), allow_nan=False).encode("ascii")
-        self._send(status, "application/json", content)
+        self._send(status, "application/json", encoded({"error": why}))
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         try:

@@ -169,5 +169,8 @@ byId("keys").addEventListener("click", () => byId("help").showModal());
 for (const button of document.querySelectorAll("[data-view]")) {
   button.addEventListener("click", () => toView(button.dataset.view));
 }
-addEventListener("hashchange", () => { if (state) show().then(tellProblem, report); });
+addEventListener("hashchange", () => {
+  keepToken(); // a new address of the same page
+  if (state) show().then(tellProblem, report);
+});
 forever();
