@@ -101,7 +101,9 @@ class Answers:
         if rollout is None:
             raise NotFoundError("this member has no such sequence", "not_found")
         if _whole(query, "serial", rollout.serial) != rollout.serial:
-            raise NotFoundError("this record was replaced by another one of its member", "not_found")
+            raise NotFoundError(
+                "this record was replaced by another one of its member", "not_found"
+            )
         return group, member, rollout
 
     def group(self, query: Query) -> dict[str, Any]:
