@@ -128,6 +128,24 @@ def test_a_token_with_letters_that_an_address_escapes(page, sums, monkeypatch):
     assert shown.place() == {"q": "sums/7"}
 
 
+def test_a_name_of_characters_that_are_not_seen(page, tmp_path):
+    unseen = "\u202e\u00ad\u3164\ufe0f\U000e0041\U000e0100"
+    line = {"instance_id": unseen, "token_ids": [1], "n_prompt": 0, "repetition_id": 0,
+            "group_size": 1, "reward": 1, "created_ns": 2**60 + 1}
+    path = view_run.write_lines(tmp_path / f"{unseen}.jsonl", [line])
+    path.write_text(path.read_text(encoding="utf-8") + f"no {unseen}\n", encoding="utf-8")
+    shown = page(path).open()
+    numbers = "⟨202e⟩⟨00ad⟩⟨3164⟩⟨fe0f⟩⟨e0041⟩⟨e0100⟩"
+    shown.wait(lambda: shown.rows() == [numbers])
+    shown.wait(lambda: f"{numbers}.jsonl" in shown.text("#problem")[0])
+    assert f"{numbers}.jsonl" in shown.text("#source")[0]
+    assert f"{numbers}.jsonl" in shown.run("return document.title")
+    shown.click(".row")
+    shown.click("#group .member")
+    shown.click("details summary")
+    shown.wait(lambda: str(2**60 + 1) in shown.text("details dd"))
+
+
 def test_hostile_text(page, tmp_path):
     long_line = HOSTILE + "x" * 1_000_000
     lines = [{"instance_id": long_line, "token_ids": [1, 2, 3], "n_prompt": 1, "repetition_id": 0,

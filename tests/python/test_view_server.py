@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 import rollring as rr
 from conftest import PATIENCE
 from rollring.view._groups import Groups
 from rollring.view._sources import FileSource
-from view_pages import Page, line, page_of_file, served, three
+from view_pages import Page, line, page_of_file, page_of_ring, served, three, written
 
 __all__ = ["three"]  # a fixture
 
@@ -90,7 +91,7 @@ def test_an_answer_without_a_form_as_json(
     loop.append(loop)
     with page_of_file(three) as page:
         kept = {"NaN": float("nan"), "many digits": 10**5000, "loop": loop}[odd]
-        page.server.answers.paths["/api/odd"] = lambda query: kept
+        page.server.paths["/api/odd"] = lambda query: kept
         status, why = page.refusal("odd")
         assert status == 500 and "no form as JSON" in why
     assert capfd.readouterr().err == ""
@@ -112,6 +113,33 @@ def test_a_token(three: str) -> None:
         assert page.get("/api/state")[0] == 401
         assert page.get("/api/state", {"Authorization": "Bearer secre"})[0] == 401
         assert page.get("/api/state", {"Authorization": "Bearer secret"})[0] == 200
+
+
+def test_a_copied_record_is_the_record(tmp_path: Path) -> None:
+    numbers = {"logprobs": [0.0, "NaN", "-Infinity"], "reward": "Infinity"}
+    given = line("one", 0, token_ids=[1, 2, 3], n_prompt=1, loss_mask=[0, 1, 1], big=2**70 + 1)
+    given |= numbers | {"fraction": 0.1 + 0.2, "meta": {"deep": [2**53 + 1, None, "\ud800"]}}
+    with page_of_file(written(tmp_path / "one.jsonl", [given])) as page:
+        group = page.group_of("one")
+        found = page.ask("copy", group=group, member=0)
+        assert found["left_out"] == []
+        copied = json.loads(found["text"])
+        assert {name: copied[name] for name in given} == given
+        assert page.ask("copy", group=group, member=1)["text"] == ""
+
+
+def test_a_copy_names_what_a_line_cannot_hold(ring: str) -> None:
+    with page_of_ring(ring) as page, rr.Producer(ring, "one") as producer:
+        experts = np.full((2, 1, 1), 300, np.uint16)
+        columns = {"images": np.ones((2, 2), np.uint16), "routed_experts": experts}
+        fields = {"repetition_id": 0, "group_size": 1, "reward": 1.0, "extra": {"own": 2**60 + 1}}
+        producer.push("g", token_ids=[1, 2], n_prompt=1, **fields, **columns)
+        page.wait(page.names)
+        found = page.ask("copy", group=page.group_of("g"))
+        assert found["left_out"] == ["images"]
+        copied = json.loads(found["text"])
+        assert copied["routed_experts"] == [[[300]], [[300]]]
+        assert copied["own"] == 2**60 + 1 and "extra" not in copied
 
 
 # --- the command ---

@@ -29,6 +29,7 @@ class Answers:
     def __init__(self, source: Source, tokenizer: Tokenizer | None) -> None:
         self._source = source
         self._groups: Groups = source.groups
+        self.kept = source.groups
         self._tokenizer = tokenizer
         self.paths = {
             "/api/state": self.state,

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from ..errors import NotFoundError, RollringError
 from ._answers import Answers
+from ._copied import copied
 
 KINDS = {
     ".html": "text/html",
@@ -74,7 +75,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], answers: Answers, token: str = "") -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
-        self.answers = answers
+        self.paths = answers.paths | {"/api/copy": partial(copied, answers)}
         self.token = token
         self.hosts = {address[0].lower(), *(LOOPBACK if address[0] in LOOPBACK else ())}
         self.files = page_files()
@@ -137,7 +138,7 @@ class _Request(BaseHTTPRequestHandler):
         return hmac.compare_digest(given.encode(), self.server.token.encode())
 
     def _answer(self, path: str, query: dict[str, str]) -> None:
-        answer = self.server.answers.paths.get(path)
+        answer = self.server.paths.get(path)
         if answer is None:
             return self._refuse(HTTPStatus.NOT_FOUND, f"there is nothing at {path[:100]}")
         try:

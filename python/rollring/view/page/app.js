@@ -3,7 +3,7 @@ import { distributionsView, waitingView } from "./charts.js";
 import { groupView } from "./group.js";
 import { GroupList } from "./groups.js";
 import { MemberView } from "./member.js";
-import { ask, go, keepToken, make, number, place } from "./util.js";
+import { ask, go, keepToken, make, number, place, visible } from "./util.js";
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -20,15 +20,16 @@ function report(error) {
 function tellProblem() {
   const text = failure || state?.problem || "";
   byId("problem").hidden = !text;
-  byId("problem").textContent = text;
+  byId("problem").textContent = visible(text);
 }
 
 const list = new GroupList(report);
 
 function tellState() {
-  byId("source").textContent = `${state.kind} ${state.name}`;
-  byId("source").title = state.name;
-  document.title = `${state.name} – rollring view`;
+  const name = visible(state.name);
+  byId("source").textContent = `${state.kind} ${name}`;
+  byId("source").title = name;
+  document.title = `${name} – rollring view`;
   const parts = [`${number(state.seen)} groups`, `${number(state.rollouts)} rollouts`];
   if (state.kept < state.seen) parts.push(`the latest ${number(state.kept)} are kept`);
   if (state.latest_version >= 0) parts.push(`version ${state.latest_version}`);

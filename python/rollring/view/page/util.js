@@ -3,10 +3,10 @@
 // Text of a record reaches the page through textContent alone. Controls and characters that change
 // the direction of a line are shown by their numbers, so that a text cannot pose as another one, and so
 // are halves of surrogate pairs, which are no text.
-const unseen = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+const unseen = /(?![\t\n])[\p{Cc}\p{Cf}\p{Cs}\p{Default_Ignorable_Code_Point}\u2028\u2029]/gu;
 
 export function visible(text) {
-  return String(text).replace(unseen, (c) => `⟨${c.charCodeAt(0).toString(16).padStart(4, "0")}⟩`);
+  return String(text).replace(unseen, (c) => `⟨${c.codePointAt(0).toString(16).padStart(4, "0")}⟩`);
 }
 
 export function make(tag, given = {}, ...children) {
@@ -16,7 +16,7 @@ export function make(tag, given = {}, ...children) {
     else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "class") element.className = value;
     else if (name === "data") Object.assign(element.dataset, value);
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, visible(value));
   }
   element.append(...children.filter((child) => child !== null));
   return element;
@@ -24,6 +24,7 @@ export function make(tag, given = {}, ...children) {
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (typeof value === "string") return value;
   if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
   return size >= 1000 ? Math.round(value).toLocaleString("en") : value.toPrecision(digits);
@@ -44,6 +45,12 @@ export function versions([low, high]) {
 
 const tokenKey = "rollring-token";
 
+// An integer that a number of JavaScript cannot hold, as text.
+function exact(name, value, context) {
+  const rounded = Number.isInteger(value) && !Number.isSafeInteger(value);
+  return rounded && /^-?\d+$/.test(context?.source) ? context.source : value;
+}
+
 export async function ask(path, query = {}) {
   const words = new URLSearchParams(query);
   const token = sessionStorage.getItem(tokenKey);
@@ -54,7 +61,7 @@ export async function ask(path, query = {}) {
   } catch {
     throw new Error("the server does not answer: was rollring view ended?");
   }
-  const found = await answer.json();
+  const found = JSON.parse(await answer.text(), exact);
   if (!answer.ok) throw new Error(found.error);
   return found;
 }
@@ -88,8 +95,7 @@ export function keepToken() {
 }
 
 export async function copyJson(query, button) {
-  const { records } = await ask("json", query);
-  const lines = records.map((record) => JSON.stringify(record)).join("\n");
+  const { text: lines, left_out: missing } = await ask("copy", query);
   const before = button.textContent;
   try {
     await navigator.clipboard.writeText(lines);
@@ -101,4 +107,5 @@ export async function copyJson(query, button) {
     button.textContent = "Saved";
   }
   setTimeout(() => { button.textContent = before; }, 1500);
+  if (missing.length) throw new Error(`copied without ${missing.join(", ")}: JSON has no form for it`);
 }
