@@ -2,6 +2,7 @@
 // order and once, wherever the carrier dies.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <deque>
@@ -198,7 +199,7 @@ TEST_CASE("relay: what lies anywhere arrives, what is damaged is counted, what c
     REQUIRE(ends.outbox.collect(parcel, 1 << 20, 0, patience()) == Poll::record);
     const auto span = parcel.spans.front();
     std::vector<std::byte> moved(span.size() + 8);
-    std::memcpy(moved.data() + 8, span.data(), span.size());
+    std::ranges::copy(span, moved.begin() + 8);
     std::vector<std::byte> damaged(span.begin(), span.end());
     damaged.front() ^= std::byte{255};
     std::uint64_t number = 0;
