@@ -238,3 +238,18 @@ def over(window: _core.Window) -> Array:
 
 
 _core.set_view_helpers(np.asarray, decoded, TEXTS)
+
+
+def columns_of(taken: Any) -> dict[str, Any]:
+    """The columns of a copied record: arrays over its memory, and decoded text and JSON."""
+    made: dict[str, Any] = {}
+    memory: Any = taken.memory
+    for column, dtype, offset, nbytes, shape in taken.columns():
+        if column == "instance_id":
+            continue
+        if column in TEXTS:
+            data = bytes(memoryview(memory)[offset : offset + nbytes])
+            made[column] = decoded(column, data, taken.user_is_text)
+        else:
+            made[column] = np.ndarray(shape, NUMPY_DTYPES[dtype], memory, offset)
+    return made

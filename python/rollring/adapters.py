@@ -8,7 +8,7 @@ answers are under way: `in_background`, `put_checked`, `refusals`, `engine_versi
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
-`decoded` for the values that its callers give and get; `Views` shows records as batches do.
+`columns_of` for the values that its callers give and get; `Views` shows records as batches do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import fields
 from typing import Any
 
 from . import _core
-from ._arrays import NUMPY_DTYPES, TEXTS, decoded, dtype_name, torch_dtype
+from ._arrays import NUMPY_DTYPES, columns_of, dtype_name, torch_dtype
 from ._blocks import Closes, named, shown, unpicklable
 from ._producer import refuse_options_of_open_group
 from ._ring import declared, find_or_create, to_bytes
@@ -42,7 +42,6 @@ from .stat import stat_weights
 __all__ = [
     "LOOK_S",
     "NUMPY_DTYPES",
-    "TEXTS",
     "Attachment",
     "Closes",
     "HeldVersion",
@@ -52,8 +51,8 @@ __all__ = [
     "WeightStream",
     "borrow_bytes",
     "check_choices",
+    "columns_of",
     "declared",
-    "decoded",
     "device_of",
     "dtype_name",
     "engine_versions",

@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import _core
-from ._arrays import NUMPY_DTYPES, TEXTS, decoded
+from ._arrays import columns_of
 from ._blocks import Closes, shown, unpicklable
 
 __all__ = ["Tap", "TappedRecord"]
@@ -96,7 +94,7 @@ class Tap(Closes):
         found = self._core.next()
         if found is None:
             return None
-        return TappedRecord(found[0].fields(), _columns(found[0]), *found[1:])
+        return TappedRecord(found[0].fields(), columns_of(found[0]), *found[1:])
 
     def round(self) -> Iterator[TappedRecord]:
         """The records of a round, one by one, as `next` returns them."""
@@ -131,17 +129,3 @@ class Tap(Closes):
     @shown
     def __repr__(self) -> str:
         return f"<Tap of {self.ring!r}>"
-
-
-def _columns(taken: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    memory: Any = taken.memory
-    for column, dtype, offset, nbytes, shape in taken.columns():
-        if column == "instance_id":
-            continue
-        if column in TEXTS:
-            data = bytes(memoryview(memory)[offset : offset + nbytes])
-            made[column] = decoded(column, data, taken.user_is_text)
-        else:
-            made[column] = np.ndarray(shape, NUMPY_DTYPES[dtype], memory, offset)
-    return made

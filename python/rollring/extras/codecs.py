@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from .. import _core
-from ..adapters import NUMPY_DTYPES, TEXTS, decoded
+from ..adapters import columns_of
 from ..errors import BadRecordError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -81,16 +81,7 @@ class TrajectoryCodec:
     def from_record(self, taken: _core.Taken) -> dict[str, Any]:
         made = taken.fields()
         del made["n_tokens"]
-        memory: Any = taken.memory
-        for column, dtype, offset, nbytes, shape in taken.columns():
-            if column == "instance_id":
-                continue
-            if column in TEXTS:
-                data = bytes(memoryview(memory)[offset : offset + nbytes])
-                made[column] = decoded(column, data, taken.user_is_text)
-            else:
-                made[column] = np.ndarray(shape, NUMPY_DTYPES[dtype], memory, offset)
-        return made
+        return made | columns_of(taken)
 
 
 class OpaqueRecords:
