@@ -41,7 +41,8 @@ std::byte* AppendFile::grow(std::uint64_t bytes) {
     const std::uint64_t from = used_;
     used_ += padded(bytes);
     if (buffer_.size() * line < used_) buffer_.resize(used_ / line);
-    std::memset(at(from), 0, used_ - from);
+    // The last line alone may keep bytes that the caller does not write.
+    std::memset(at(used_ - line), 0, line);
     return at(from);
 }
 
@@ -51,10 +52,8 @@ std::span<std::byte> AppendFile::begin_entry(std::uint64_t payload_bytes) {
 }
 
 std::uint64_t AppendFile::end_entry(EntryHeader header) {
-    header.magic = entry_magic;
     header.payload_checksum =
         XXH3_64bits_withSeed(at(entry_) + sizeof header, header.payload_bytes, id_);
-    header.reserved = 0;
     std::memcpy(at(entry_), &header, sizeof header);
     header.checksum = XXH3_64bits_withSeed(at(entry_), offsetof(EntryHeader, checksum), id_);
     std::memcpy(at(entry_), &header, sizeof header);

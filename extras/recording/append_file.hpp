@@ -25,14 +25,16 @@ class AppendFile {
     [[nodiscard]] std::uint64_t bytes() const { return written_ + used_; }
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
-    // Begins an entry: zeroed memory for its payload, 64-byte aligned, until the next call. The
-    // payload is written by the caller before end_entry().
+    // Begins an entry: memory for its payload, 64-byte aligned, until the next call. The caller
+    // writes all of it before end_entry().
     [[nodiscard]] std::span<std::byte> begin_entry(std::uint64_t payload_bytes);
     // Fills the header in, but for the checksums, which this makes. Returns the entry's offset.
     std::uint64_t end_entry(EntryHeader header);
 
     // Writes the collected entries, if they are many bytes, or by force.
     [[nodiscard]] Result<void> flush(bool force);
+    // For a file that is only synced from now on; all is flushed.
+    void drop_buffer() { buffer_ = {}; }
     // Cuts the file back to an earlier bytes(), after a failure. False if the system refuses.
     bool cut_back(std::uint64_t bytes);
     [[nodiscard]] Result<void> sync();

@@ -37,15 +37,15 @@ static_assert(std::has_unique_object_representations_v<FileHeader>);
 enum class Kind : std::uint32_t { record = 1, batch = 2, acked = 3 };
 
 struct EntryHeader {
-    std::uint32_t magic;
-    Kind kind;
-    std::uint64_t payload_bytes;
-    std::uint64_t number;  // of the batch; of a record, of the batch that it belongs to
-    std::int64_t time_ns;  // CLOCK_REALTIME
-    std::int64_t step;
-    std::uint64_t payload_checksum;  // xxh3
-    std::uint64_t reserved;
-    std::uint64_t checksum;  // xxh3 of the fields above
+    std::uint32_t magic = entry_magic;
+    Kind kind{};
+    std::uint64_t payload_bytes = 0;
+    std::uint64_t number = 0;  // of the batch; of a record, of the batch that it belongs to
+    std::int64_t time_ns = 0;  // CLOCK_REALTIME
+    std::int64_t step = no_step;
+    std::uint64_t payload_checksum = 0;  // xxh3
+    std::uint64_t reserved = 0;
+    std::uint64_t checksum = 0;  // xxh3 of the fields above
 };
 static_assert(sizeof(EntryHeader) == line);
 static_assert(std::has_unique_object_representations_v<EntryHeader>);

@@ -151,6 +151,7 @@ Result<void> RecordingWriter::Impl::begin_file() {
     if (file && file->bytes() < options.file_bytes) return {};
     if (file) {
         before.files.push_back({file->path(), file->bytes()});
+        file->drop_buffer();
         ended.push_back(std::move(*file));
         file.reset();
     }
@@ -194,15 +195,12 @@ Result<std::uint64_t> RecordingWriter::Impl::add_record(const TrajectoryView& vi
                                                      view.instance_id(), encoder.problem()));
     }
     encoder.write(file->begin_entry(encoder.bytes()), view.run_id(), -1);
-    const std::uint64_t offset = file->end_entry({.magic = 0,
-                                                  .kind = recording::Kind::record,
-                                                  .payload_bytes = encoder.bytes(),
-                                                  .number = before.next_batch,
-                                                  .time_ns = now_ns,
-                                                  .step = recording::no_step,
-                                                  .payload_checksum = 0,
-                                                  .reserved = 0,
-                                                  .checksum = 0});
+    const std::uint64_t offset = file->end_entry({
+        .kind = recording::Kind::record,
+        .payload_bytes = encoder.bytes(),
+        .number = before.next_batch,
+        .time_ns = now_ns,
+    });
     if (auto flushed = file->flush(false); !flushed) return std::unexpected(flushed.error());
     return offset;
 }
@@ -239,15 +237,12 @@ void RecordingWriter::Impl::end_batch(const Sequences& batch,
                                    .member = sequences[i].member,
                                    .withheld = sequences[i].withheld ? 1U : 0U});
     }
-    file->end_entry({.magic = 0,
-                     .kind = recording::Kind::batch,
-                     .payload_bytes = bytes,
-                     .number = before.next_batch,
-                     .time_ns = now_ns,
-                     .step = recording::no_step,
-                     .payload_checksum = 0,
-                     .reserved = 0,
-                     .checksum = 0});
+    file->end_entry({
+        .kind = recording::Kind::batch,
+        .payload_bytes = bytes,
+        .number = before.next_batch,
+        .time_ns = now_ns,
+    });
 }
 
 Result<void> RecordingWriter::Impl::add_batch(const Sequences& batch) {
@@ -340,15 +335,11 @@ Result<void> RecordingWriter::acked(std::uint64_t number, std::int64_t step) {
         return refused(Errc::invalid_argument, fmt::format("a step is 0 or more, not {}", step));
     const std::uint64_t start = impl_->file->bytes();
     static_cast<void>(impl_->file->begin_entry(0));
-    impl_->file->end_entry({.magic = 0,
-                            .kind = recording::Kind::acked,
+    impl_->file->end_entry({.kind = recording::Kind::acked,
                             .payload_bytes = 0,
                             .number = number,
                             .time_ns = realtime_ns(),
-                            .step = step,
-                            .payload_checksum = 0,
-                            .reserved = 0,
-                            .checksum = 0});
+                            .step = step});
     if (auto flushed = impl_->file->flush(true); !flushed) {
         return impl_->break_off(flushed.error(), start);
     }

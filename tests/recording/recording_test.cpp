@@ -211,7 +211,7 @@ TEST_CASE("recording: a reader of a recording that is being written sees what is
     CHECK(recording.problem().empty());
 }
 
-TEST_CASE("recording: what is none is refused by name") {
+TEST_CASE("recording: other files and folders are refused by name") {
     const Folder folder;
     CHECK(failed_with(Recording::open(folder.path()), Errc::not_a_ring));
     CHECK(failed_with(Recording::open(folder.path() / "none"), Errc::not_found));

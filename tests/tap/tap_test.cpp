@@ -97,7 +97,7 @@ TEST_CASE("tap: records that lie there when it comes, released or not, as long a
     CHECK(tap.stats().missed == 0);  // records released before it came do not count
 }
 
-TEST_CASE("tap: what is released between two rounds is missed, and counted") {
+TEST_CASE("tap: records that are released between two rounds are missed, and counted") {
     const TestRing ring;
     auto tap = tap_of(ring);
     auto consumer = ring.consumer();
