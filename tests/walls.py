@@ -20,7 +20,7 @@ FRONT = PACKAGE + "__init__.py"  # collects the public names of core and extras
 
 # The package's files of each part; files that no row names are core.
 PARTS = {
-    "extras": ("extras/*", "view/*"),
+    "extras": ("extras/*", "top/*", "view/*"),
     "integrations": ("integrations/*",),
 }
 # Code outside of the package, which sees public names alone. Tests may look anywhere.

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/in_python.hpp"
@@ -16,14 +18,16 @@ constexpr const char* top_footer = R"(Examples:
   rollring top r --every 0.2
 The page has lanes and producers, incomplete groups and the producers that they wait for,
 tokens per second, policy versions and engines. Keys: q quits, p pauses, s sorts the
-table, tab selects the next table, enter explains the selected group. If the ring does
-not exist, the command waits for it. It only reads. It needs a terminal and the Python
+table, tab selects the next table. Enter opens the selected group: its members with
+rewards and advantages, and a member's text, or its token IDs without --tokenizer. If the
+ring does not exist, the command waits for it. It only reads. It needs a terminal and the Python
 packages rollring and textual. In scripts, use `rollring stat --json` or
 `rollring stat --watch`.)";
 
 struct TopOptions {
     std::string ring;
     std::string every = "1";
+    std::string tokenizer;
     std::string python = default_python();
 };
 
@@ -40,8 +44,12 @@ int top(const TopOptions& options) {
                                 "--json' or 'rollring stat {0} --watch'",
                                 options.ring));
     }
-    return become_python(options.python, "rollring.top",
-                         {"--every", options.every, "--", options.ring}, {"rollring", "textual"});
+    std::vector<std::string> words{"--every", options.every};
+    if (!options.tokenizer.empty()) {
+        words.insert(words.end(), {"--tokenizer", options.tokenizer});
+    }
+    words.insert(words.end(), {"--", options.ring});
+    return become_python(options.python, "rollring.top", words, {"rollring", "textual"});
 }
 
 }  // namespace
@@ -55,6 +63,9 @@ Command add_top(CLI::App& app) {
         ->check(CLI::PositiveNumber)
         ->type_name("SECONDS")
         ->capture_default_str();
+    sub->add_option("--tokenizer", options->tokenizer,
+                    "tokenizer.json or its folder, for text in place of token IDs")
+        ->type_name("PATH");
     add_python(sub, options->python);
     return {sub, [options] { return top(*options); }};
 }

@@ -24,6 +24,7 @@ from textual.widgets import DataTable, Sparkline, Static
 
 import rollring as rr
 from conftest import PATIENCE, tokens_of
+from rollring.top._group import GroupScreen
 from rollring.top._looks import Look, short, size, span, tokens_per_second
 from rollring.top._page import Explanation, Page
 
@@ -88,12 +89,12 @@ def test_a_group_that_waits_for_one_who_died(ring: str) -> None:
         await until(pilot, lambda: "producers 0 alive, 1 died" in facts(page))
         page.query_one("#groups").focus()
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(page.screen, Explanation))
-        assert isinstance(page.screen, Explanation)
+        await until(pilot, lambda: isinstance(page.screen, GroupScreen))
+        assert isinstance(page.screen, GroupScreen)
         for part in ("p/[bold]1", "2 of 4 members", "members 2, 3", "doomed [red]", "DIED"):
             assert part in page.screen.text, page.screen.text
         await pilot.press("escape")
-        await until(pilot, lambda: not isinstance(page.screen, Explanation))
+        await until(pilot, lambda: not isinstance(page.screen, GroupScreen))
 
     with rr.Stash(ring, batch_groups=1) as stash:
         with pytest.raises(TimeoutError):
@@ -323,9 +324,7 @@ def test_without_textual_it_says_what_to_install() -> None:
         "util.find_spec = lambda name: None if name == 'textual' else find(name)\n"
         "from rollring.top.__main__ import main; sys.exit(main(['x']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "-m pip install textual" in done.stderr, done
 
 
@@ -345,12 +344,12 @@ def test_the_footer_names_the_keys_of_the_table_that_has_the_focus(ring: str) ->
 
     async def play(pilot: Any) -> None:
         page.query_one("#groups").focus()
-        await until(pilot, lambda: "Explain" in shown())
-        assert {"Quit", "Pause", "Sort", "Next table", "Explain"} <= shown()
+        await until(pilot, lambda: "Open" in shown())
+        assert {"Quit", "Pause", "Sort", "Next table", "Open"} <= shown()
         await pilot.press("tab")
         await until(pilot, lambda: page.focused is not page.query_one("#groups"))
         page.query_one("#lanes").focus()
-        await until(pilot, lambda: "Explain" not in shown())
+        await until(pilot, lambda: "Open" not in shown())
         assert "Next table" in shown()
 
     run(page, play)

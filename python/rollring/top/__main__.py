@@ -9,13 +9,15 @@ import sys
 
 import rollring as rr
 
+from ..view._text import load
+
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="rollring top",
         description="Show a live page of a ring: lanes, groups, versions, engines.",
         epilog="Keys: q quits, p pauses, s sorts the table, tab selects the next table, "
-        "enter explains the selected group or worker.",
+        "enter shows the members of the selected group and their text, or explains a worker.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the ring, which may not exist yet")
     parser.add_argument(
@@ -24,6 +26,11 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         default=1.0,
         metavar="SECONDS",
         help="interval between two updates (default: 1)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer.json, or its folder: shows text in place of token IDs",
     )
     options = parser.parse_args(arguments)
     if not 0.05 <= options.every <= 3600:
@@ -48,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 2
     try:
+        tokenizer = None if options.tokenizer is None else load(options.tokenizer)
         rr.stat_ring(options.name)
     except KeyError:
         pass  # it may come
@@ -56,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2 if isinstance(error, rr.errors.InvalidArgumentError) else 1
     from ._page import Page
 
-    page = Page(options.name, options.every)
+    page = Page(options.name, options.every, tokenizer)
     try:
         page.run()
     finally:

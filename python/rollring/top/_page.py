@@ -17,6 +17,8 @@ from textual.containers import Horizontal
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
+from ..view._text import Tokenizer
+from ._group import GroupRecords, GroupScreen
 from ._looks import Look, asked, explained, look_at, short, size, span, tokens_per_second
 
 ROWS = 200  # of a table, the first ones in its order
@@ -39,7 +41,7 @@ def terminal_is_gone() -> bool:
 
 
 class Explanation(ModalScreen[None]):
-    """The reason for which a group waits, or the records of a worker."""
+    """The requests of a worker."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Close"),
@@ -88,10 +90,10 @@ class Table(DataTable[Text]):
 
 
 class ExplainedTable(Table):
-    """One whose rows have an explanation each."""
+    """One whose rows open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "select_cursor", "Explain"),
+        Binding("enter", "select_cursor", "Open"),
     ]
 
 
@@ -154,9 +156,10 @@ class Page(App[None]):
     #curve { width: 1fr; height: 2; }
     Table { height: 1fr; border-top: solid $primary; }
     #workers, #engines { height: auto; max-height: 6; }
-    Explanation { align: center middle; }
-    #explanation { width: 80%; max-height: 80%; height: auto; border: round $primary;
+    Explanation, GroupScreen, MemberScreen { align: center middle; }
+    #explanation, #opened { width: 90%; max-height: 85%; height: auto; border: round $primary;
         padding: 0 1; background: $surface; }
+    #members { height: auto; max-height: 24; margin: 1 0 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
@@ -165,9 +168,9 @@ class Page(App[None]):
         Binding("s", "sort", "Sort"),
     ]
 
-    def __init__(self, name: str, every: float = 1.0) -> None:
+    def __init__(self, name: str, every: float = 1.0, tokenizer: Tokenizer | None = None) -> None:
         super().__init__()
-        self.ring_name, self.every = name, every
+        self.ring_name, self.every, self.tokenizer = name, every, tokenizer
         self.paused = self.looking = False
         self.last: Look | None = None
         self.rates: dict[int, float] = {}
@@ -222,8 +225,8 @@ class Page(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        for name in ("#groups", "#workers"):
-            self.query_one(name).border_subtitle = "enter: explain"
+        self.query_one("#groups").border_subtitle = "enter: members"
+        self.query_one("#workers").border_subtitle = "enter: explain"
         self.set_interval(self.every, self.look)
         self.look()
 
@@ -297,7 +300,8 @@ class Page(App[None]):
             return
         row = table.shown.get(str(event.row_key.value))
         if row is not None and table.id == "groups":
-            self.push_screen(Explanation(explained(row)))
+            records = GroupRecords(self.ring_name, tuple(row["key"]), self.tokenizer)
+            self.push_screen(GroupScreen(explained(row), records, self.every))
         elif row is not None and table.id == "workers":
             self.push_screen(Explanation(asked(row, self.last.requests["under_way"])))
 

@@ -67,9 +67,11 @@ class RingSource(_Thread):
 
     kind = "ring"
 
-    def __init__(self, ring: str, groups: Groups) -> None:
+    def __init__(self, ring: str, groups: Groups, only: tuple[int, int] | None = None) -> None:
+        """`only`: the key of the one group that is kept."""
         super().__init__(groups)
         self.name = ring
+        self._only = only
         self.run = 0  # rings of this name so far
         self._ring_id = 0  # of the latest one
         self.tap_stats: dict[str, int] = {}
@@ -124,7 +126,8 @@ class RingSource(_Thread):
         """The records of a round, or as many as its time allows: the next look goes on there."""
         end = time.monotonic() + (SAMPLING if self._outrun else BUSY)
         for record in tap.round():
-            self.groups.add(of_ring(record, tap.ring_id))
+            if self._only in (None, record.key):
+                self.groups.add(of_ring(record, tap.ring_id))
             if time.monotonic() >= end:
                 return
 
