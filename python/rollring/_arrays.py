@@ -157,18 +157,32 @@ def _as_images(images: Any) -> str:
 
 
 def images_of(column: Any) -> list[Any]:
-    """The images that `_as_images` made a column of; another column is one image."""
+    """The images of a column ``images``, as `Producer.push` was given them.
+
+    For columns that a tap, a recording or `read_rollouts` has returned; a `Sequence` has its own
+    ``image_list``.
+
+    Args:
+        column: An array, or bytes; None: no column.
+
+    Returns:
+        Arrays, and text such as a URL. Encoded images (PNG, JPEG) are arrays of u8.
+    """
+    if column is None:
+        return []
+    if isinstance(column, (bytes, bytearray, memoryview)):
+        column = np.frombuffer(column, np.uint8)
     if not (column.dtype == np.uint8 and column.ndim == 1):
         return [column]
     try:
         said = json.loads(column.tobytes()) if column[:1].tobytes() in {b"[", b"{"} else None
-    except ValueError:  # an image that happens to begin so
-        said = None
-    if said is None:
+        if said is None:
+            return [column]
+        if isinstance(said, dict):  # a whole column, through the program `rollring`
+            return images_of(array_of(said))
+        return [array_of(one) if isinstance(one, dict) else str(one) for one in said]
+    except (KeyError, RecursionError, TypeError, ValueError):  # an image that happens to begin so
         return [column]
-    if isinstance(said, dict):  # a whole column, through the program `rollring`
-        return images_of(array_of(said))
-    return [array_of(one) if isinstance(one, dict) else one for one in said]
 
 
 def array_of(blob: dict[str, Any]) -> Any:

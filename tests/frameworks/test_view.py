@@ -1,18 +1,22 @@
 """The page of `rollring view` in a real browser: files, text that may be hostile, long members."""
+import base64
 import json
 
 import numpy as np
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
+import rollring as rr
 import view_run
-from view_browser import NO_BROWSER, browser, page, sums, words
+from view_browser import NO_BROWSER, browser, page, ring, sums, words
 
-__all__ = ["browser", "page", "sums", "words"]  # fixtures
+__all__ = ["browser", "page", "ring", "sums", "words"]  # fixtures
 pytestmark = NO_BROWSER
 HOSTILE = ('<script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
            '\u202egnirts\u202c \u200b\x1b[31m \ud800 javascript:window.pwned=3 ')
 COUNT = 131_072
+DOT = base64.b64decode(  # a GIF of one pixel
+    "R0lGODlhAQABAIAAAAAAAP///ywAAAAAAQABAAACAUwAOw==")
 
 
 def test_filters_and_links(page, sums):
@@ -68,6 +72,54 @@ def colours(shown):
 
 def prompt_of(shown):
     return shown.run("return document.querySelectorAll('#tokens span.given').length")
+
+
+def test_sequences_of_a_member_and_its_images(page, tmp_path):
+    red = {"dtype": "u8", "shape": [2, 3, 3],
+           "base64": base64.b64encode(bytes([255, 0, 0]) * 6).decode()}
+    dot = {"dtype": "u8", "shape": [len(DOT)], "base64": base64.b64encode(DOT).decode()}
+    lines = [{"instance_id": "turns", "token_ids": [10 * part + 1] * 4, "n_prompt": 0,
+              "repetition_id": 0, "group_size": 1, "reward": 1, "subsequence_index": part,
+              "last_subsequence": part == 2,
+              "images": [red, dot, "http://elsewhere.example/a.png"] if part == 1 else []}
+             for part in range(3)]
+    shown = page(view_run.write_lines(tmp_path / "turns.jsonl", lines)).open()
+    shown.click(".row")
+    shown.click("#group .member")
+    shown.wait(lambda: shown.text("#sequences button") == ["0", "1", "2"])
+    for part in (2, 1, 0):
+        shown.click("#sequences button", part)
+        wanted = [f"{10 * part + 1} "] * 4
+        shown.wait(lambda wanted=wanted: shown.text("#tokens [data-at]") == wanted)
+        assert shown.place().get("seq") == str(part)
+        if part == 1:
+            shown.wait(lambda: shown.all("#images img"))
+            shown.wait(lambda: shown.run(
+                "return document.querySelector('#images img').naturalWidth") == 1)
+            pixel = shown.run("return [...document.querySelector('#images canvas').getContext('2d')"
+                              ".getImageData(2, 1, 1, 1).data]")
+            assert pixel == [255, 0, 0, 255]
+            assert shown.text("#images .soft") == ["http://elsewhere.example/a.png"]
+        else:
+            assert not shown.all("#images")
+
+
+def test_a_member_that_is_replaced_while_it_is_shown(page, ring):
+    shown = page(ring).open()
+    with rr.Producer(ring, "worker") as producer:
+        def push(attempt, token):
+            producer.push("g", token_ids=[token] * 3, repetition_id=0, group_size=2,
+                          attempt=attempt)
+
+        push(0, 5)
+        shown.click(".row")
+        shown.click("#group .member")
+        shown.wait(lambda: shown.text("#tokens [data-at]") == ["5 "] * 3)
+        push(1, 6)
+        shown.wait(lambda: shown.rollouts() == 2)
+        shown.one("#find").send_keys("6" + Keys.ENTER)
+        shown.wait(lambda: shown.text("#tokens [data-at]") == ["6 "] * 3)
+    shown.driver.get_log("browser")  # the refusal is one of its errors
 
 
 def test_keys(page, sums):
@@ -227,8 +279,9 @@ def test_ten_thousand_groups(page, tmp_path):
     shown.wait(lambda: "11 of 10,000 groups" in shown.text(".matched"))
 
 
-def test_a_token_leaves_the_address(page, sums):
-    shown = page(sums, "--token", "secret-1").open()
+def test_a_token_leaves_the_address(page, sums, monkeypatch):
+    monkeypatch.setenv("ROLLRING_TOKEN", "secret-1")
+    shown = page(sums).open()
     assert shown.address.endswith("#token=secret-1")
     shown.wait(lambda: shown.rows())
     assert "token" not in shown.place()

@@ -72,7 +72,7 @@ def test_a_live_run_of_64_producers(page, ring, words):
         shown.wait(lambda: shown.all("#distributions polyline"))
         shown.driver.switch_to.new_window("tab")
         tabs = [shown.driver.current_window_handle]
-        for _ in range(15):
+        for _ in range(63):
             shown.driver.get(shown.address)
             shown.driver.switch_to.new_window("tab")
             tabs.append(shown.driver.current_window_handle)

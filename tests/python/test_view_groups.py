@@ -156,6 +156,32 @@ def test_an_old_group_that_grows_makes_others_leave() -> None:
     assert groups.nbytes <= 2.5 * one
 
 
+def test_ten_thousand_groups_within_their_bytes() -> None:
+    groups = Groups(10_000, 1_500_000, arriving=False)
+    for number in range(10_000):
+        groups.add(of_file(line(f"g{number}", 0, group_size=1)))
+    assert groups.nbytes <= 1_500_000
+    assert len(groups.all()) < 10_000
+    assert groups.all()[-1].first.instance_id == "g9999"
+
+
+def test_a_late_copy_of_a_group_that_left_is_dropped() -> None:
+    groups = Groups(1, 1 << 30)
+    for name in ("old", "new"):
+        groups.add(of_file(line(name, 0, group_size=1)))
+    groups.add(of_file(line("old", 0, group_size=1)))
+    assert [one.first.instance_id for one in groups.all()] == ["new"]
+    assert (groups.seen, groups.dropped, groups.rollouts) == (2, 1, 2)
+
+
+def test_an_open_group_stays_longer_than_a_finished_one() -> None:
+    groups = Groups(2, 1 << 30)
+    groups.add(of_file(line("open", 0)))
+    for number in range(3):
+        groups.add(of_file(line(f"done{number}", 0, group_size=1)))
+    assert [one.first.instance_id for one in groups.all()] == ["open", "done2"]
+
+
 def test_a_replaced_record_is_not_taken_for_the_former_one(tmp_path: Path) -> None:
     with page_of_file(written(tmp_path / "f.jsonl", [line("g", 0), line("g", 1)])) as page:
         where = {"group": page.group_of("g"), "member": 0}

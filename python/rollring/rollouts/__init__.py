@@ -9,6 +9,7 @@ for `rollring produce`.
 
 from __future__ import annotations
 
+from .._arrays import images_of
 from ._read import read_rollouts
 
-__all__ = ["read_rollouts"]
+__all__ = ["images_of", "read_rollouts"]

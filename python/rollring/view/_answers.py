@@ -9,7 +9,9 @@ import numpy as np
 
 from .. import __version__
 from ..errors import InvalidArgumentError, NotFoundError
+from ..rollouts import images_of
 from ._groups import Group, Groups, Member
+from ._images import shown_image
 from ._query import chosen, paged
 from ._rollout import Rollout, plain
 from ._sources import Source
@@ -38,7 +40,7 @@ class Answers:
             "/api/slice": self.slice,
             "/api/turns": self.turns,
             "/api/find": self.find,
-            "/api/json": self.json,
+            "/api/image": self.image,
             "/api/distributions": self.distributions,
         }
 
@@ -142,7 +144,8 @@ class Answers:
     def slice(self, query: Query) -> dict[str, Any]:
         """Tokens [from, to) of a sequence, with their text and the columns to colour by.
 
-        Here and in `find`, a ``serial`` that `turns` gave refuses another record in its place.
+        Here, in `find` and in `image`, a ``serial`` that `turns` gave refuses another record in its
+        place.
         """
         _, _, rollout = self._sequence(query)
         count = len(rollout.ids)
@@ -167,6 +170,7 @@ class Answers:
         group, member, rollout = self._sequence(query)
         with self._groups.lock:
             advantage = dict(zip(sorted(group.members), group.advantages(), strict=True))
+            sequences = sorted(member.sequences)
         columns = rollout.per_token()
         runs = _runs(rollout)
         ranges = {
@@ -176,6 +180,8 @@ class Answers:
         }
         return {
             "serial": rollout.serial,
+            "sequences": sequences,
+            "images": len(images_of(rollout.columns.get("images"))),
             "tokens": len(rollout.ids),
             "n_prompt": rollout.fields["n_prompt"] or 0,
             "sequence": rollout.fields["subsequence_index"] or 0,
@@ -188,6 +194,11 @@ class Answers:
             "turns": runs[:TURNS],
             "all_turns": len(runs),
         }
+
+    def image(self, query: Query) -> dict[str, Any]:
+        """An image of a sequence, by its ``index``."""
+        _, _, rollout = self._sequence(query)
+        return shown_image(rollout, _whole(query, "index", 0))
 
     def find(self, query: Query) -> dict[str, Any]:
         """Tokens at which a text begins, or an ID where there is no tokenizer."""
@@ -214,15 +225,6 @@ class Answers:
             at.append(int(np.searchsorted(ends, place, "right")))
             place = whole.find(wanted, place + 1)
         return {"at": at}
-
-    def json(self, query: Query) -> dict[str, Any]:
-        """Records as lines of `rollring produce`: of a group, or of one member."""
-        group = self._group(query)
-        with self._groups.lock:
-            wanted = _whole(query, "member", -1)
-            members = [one for one in group.in_order() if wanted in (-1, one.number)]
-            rollouts = [one for member in members for one in member.all]
-        return {"records": [one.as_json() for one in rollouts]}
 
     def distributions(self, query: Query) -> dict[str, Any]:
         return distributions(self._groups, self._source)

@@ -16,6 +16,7 @@ from ._rollout import Rollout, finite, plain
 SHOWN_ID = 300  # characters of an instance_id in a list
 SHOWN_REWARDS = 64
 HISTORY = 50_000  # of the latest members and groups, for distributions
+LEFT = 100_000  # names of the latest finished groups that are not kept any more
 
 
 def is_flat(rewards: list[float]) -> bool:
@@ -215,6 +216,7 @@ class Groups:
         self._arriving = arriving  # from a run, so that an old version is stale
         self._groups: OrderedDict[str, Group] = OrderedDict()
         self._complete: OrderedDict[str, Group] = OrderedDict()  # of these, the oldest first
+        self._left: OrderedDict[str, None] = OrderedDict()  # finished ones, the oldest first
 
     def begin_run(self) -> None:
         """Another run's versions begin anew."""
@@ -227,6 +229,8 @@ class Groups:
             name = rollout.group
             group = self._groups.get(name)
             if group is None:
+                if name in self._left:  # a late copy of a member
+                    return
                 first = replace(rollout, columns={})  # a later attempt may take its place
                 group = self._groups[name] = Group(name, first, self.seen, time.time())
                 self.seen += 1
@@ -267,6 +271,10 @@ class Groups:
                 return
             del self._groups[victim.name]
             self._complete.pop(victim.name, None)
+            if victim.complete and self._arriving:
+                self._left[victim.name] = None
+                if len(self._left) > LEFT:
+                    self._left.popitem(last=False)
             self.nbytes -= victim.nbytes
             self.dropped += 1
 

@@ -127,13 +127,6 @@ class Rollout:
             found["policy_version"] = versions
         return found
 
-    def as_json(self) -> dict[str, Any]:
-        """A line of `rollring produce`."""
-        line: dict[str, Any] = {"instance_id": self.instance_id}
-        line |= {name: plain(value) for name, value in self.fields.items() if value is not None}
-        line |= {name: plain(value) for name, value in self.columns.items()}
-        return line
-
 
 def plain(value: Any) -> Any:
     """As JSON has it, which has neither NaN nor infinity."""

@@ -27,8 +27,8 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
-    "form-action 'none'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",

@@ -44,7 +44,7 @@ function replaceDetail(element) {
 
 async function showMember({ group, member: number_, seq = "" }) {
   const wanted = `member ${group} ${number_} ${seq}`;
-  if (shown !== wanted) {
+  if (shown !== wanted || member?.stale) {
     shown = wanted;
     const opened = new MemberView(group, number_, seq, report);
     const element = await opened.open();

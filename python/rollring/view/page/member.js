@@ -1,4 +1,5 @@
-// A member: turns, fields, and tokens, of which only those near the window are in the page.
+// A member: turns, fields, images, and tokens, of which only those near the window are in the page.
+import { picture } from "./image.js";
 import { ask, copyJson, go, make, number, place, visible } from "./util.js";
 
 const blockTokens = 512;
@@ -8,7 +9,13 @@ const margin = "1200px";
 export class MemberView {
   constructor(id, member, sequence, report) {
     this.query = { group: id, member, ...(sequence ? { sequence } : {}) };
-    this.report = report;
+    this.stale = false; // another record took the place of this one
+    this.report = (error) => {
+      report(error);
+      if (error.status !== 404 || this.stale) return;
+      this.stale = true;
+      dispatchEvent(new HashChangeEvent("hashchange")); // opens the other one
+    };
     this.blocks = [];
     this.found = [];
     this.marked = new Set();
@@ -16,6 +23,8 @@ export class MemberView {
 
   async open() {
     this.facts = await ask("turns", this.query);
+    // From here on this record, and no other one of the member.
+    this.query = { ...this.query, sequence: this.facts.sequence, serial: this.facts.serial };
     this.count = this.facts.tokens;
     this.starts = new Map(this.facts.turns.map(([begin, , mask]) => [begin, mask]));
     this.columns = ["", "turn", "advantage", ...Object.keys(this.facts.ranges)];
@@ -30,7 +39,7 @@ export class MemberView {
       this.seen.observe(block);
     }
     this.element = make("section", { class: "detail", id: "member" }, this.head(), this.tools(),
-      this.fields(), this.strip(), this.text);
+      this.fields(), this.images(), this.strip(), this.text);
     return this.element;
   }
 
@@ -39,14 +48,34 @@ export class MemberView {
   head() {
     const back = make("button", { type: "button", id: "back", text: "← group",
       onclick: () => go({ member: "", seq: "", at: "", find: "" }) });
+    const { group, member } = this.query;
     const copy = make("button", { type: "button", id: "copy", text: "Copy as JSON",
-      onclick: () => copyJson(this.query, copy).catch(this.report) });
+      onclick: () => copyJson({ group, member }, copy).catch(this.report) });
     const { fields } = this.facts;
     return make("div", { class: "title" }, back,
-      make("b", { text: `member ${this.query.member}` }),
+      make("b", { text: `member ${member}` }),
+      this.sequences(),
       make("span", { class: "soft", text: [`reward ${number(fields.reward)}`,
         `advantage ${number(this.facts.advantage)}`, `${number(this.count)} tokens`,
         `${number(this.facts.all_turns)} turns`, fields.status].join(" · ") }), copy);
+  }
+
+  // One button each, for a member of several sequences.
+  sequences() {
+    const { sequences, sequence: here } = this.facts;
+    if (sequences.length < 2) return null;
+    return make("span", { id: "sequences" }, "sequence ", ...sequences.map((one) => make("button", {
+      type: "button", text: String(one), "aria-current": String(one === here),
+      onclick: () => go({ seq: String(one), at: "", find: "" }) })));
+  }
+
+  images() {
+    if (!this.facts.images) return null;
+    const row = make("div", { class: "images", id: "images" });
+    const all = Array.from({ length: Math.min(this.facts.images, 64) }, (_, index) => index);
+    Promise.all(all.map((index) => ask("image", { ...this.query, index }).then(picture)))
+      .then((made) => row.replaceChildren(...made)).catch(this.report);
+    return row;
   }
 
   tools() {
@@ -57,7 +86,7 @@ export class MemberView {
     this.legend = make("span", { class: "legend" });
     this.range = make("span", { class: "soft" });
     this.search = make("input", { type: "search", id: "find", placeholder: "Find in this member",
-      "aria-label": "Find in this member", onchange: () => this.find(this.search.value) });
+      "aria-label": "Find in this member", onchange: () => this.find(this.search.value).catch(this.report) });
     this.hits = make("span", { class: "soft", role: "status" });
     this.under = make("span", { class: "soft", id: "under" });
     return make("div", { class: "tools" }, this.color, this.legend, this.range, this.search,

@@ -62,7 +62,7 @@ export async function ask(path, query = {}) {
     throw new Error("the server does not answer: was rollring view ended?");
   }
   const found = JSON.parse(await answer.text(), exact);
-  if (!answer.ok) throw new Error(found.error);
+  if (!answer.ok) throw Object.assign(new Error(found.error), { status: answer.status });
   return found;
 }
 
