@@ -85,10 +85,11 @@ bool Lines::finish(TextIndex& index) {
 
 std::string Lines::rest_of_file(std::string first) {
     std::string block(block_bytes, '\0');
-    do {
+    while (may_read_on()) {
+        // NOLINTNEXTLINE(clang-analyzer-unix.Stream): EAGAIN leaves the position as it was
         const std::size_t got = std::fread(block.data(), 1, block.size(), file_.get());
         first.append(block, 0, got);
-    } while (may_read_on());
+    }
     if (std::ferror(file_.get()) != 0) refuse("cannot be read: " + errno_text(errno));
     return first;
 }
