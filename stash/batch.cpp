@@ -20,8 +20,8 @@ Result<void> check(const RankShare& share) {
     const std::uint64_t same = std::uint64_t{share.tensor} * share.pipeline;
     if (same != 0 && share.world % same == 0 && share.rank < share.world) return {};
     return refused(Errc::invalid_argument,
-                   fmt::format("rank {} of {}: a rank must be below the number of ranks, which "
-                               "tensor ({}) times pipeline ({}) must divide",
+                   fmt::format("rank {} of {}: a rank must be below the number of ranks, and that "
+                               "number must be a multiple of tensor ({}) times pipeline ({})",
                                share.rank, share.world, share.tensor, share.pipeline));
 }
 

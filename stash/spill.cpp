@@ -22,9 +22,9 @@ Spill::Spill(Mapping owner_page, Mapping data, const Geometry& geometry, const R
       writer_(owner_page_.at<LaneOwner>(0).tail, entry.head, NativePlatform::Frames{data_.data()},
               capacity_bytes_, std::min(geometry.lane_bytes, geometry.spill_bytes)) {}
 
-// Reserves the released-bits of that part as well; with an overflow file all of them are reserved
-// already, so that growth into the file needs nothing of a full /dev/shm. The bytes before the part
-// are reserved, and are not named again, because the kernel would visit each of their pages.
+// Reserves the part's released-bits as well. With an overflow file all of them are reserved
+// already, so that growth into the file needs no memory of a full /dev/shm. The bytes before the
+// part are reserved already, and are left out, because the kernel would visit each of their pages.
 Result<void> Spill::reserve(const Part& part, const RingMap& map, const Overflow* overflow) {
     const Geometry& geometry = map.geometry();
     const std::uint32_t lane = geometry.spill_lane();
@@ -112,7 +112,7 @@ Result<Spill> Spill::open(const RingMap& map, ReaderControl& control, Overflow* 
     return spill;
 }
 
-// If a predecessor turned back to the start, the bytes behind its skip are free, not occupied.
+// If a predecessor wrapped to the start, the bytes after its skip are free, not occupied.
 void Spill::find_lap_end() {
     const std::uint64_t tail = writer_.position();
     const std::uint64_t head = writer_.head();
@@ -224,8 +224,8 @@ std::optional<RecordRef> Spill::move(const Straggler& straggler, LaneFeed& own,
     [[maybe_unused]] const bool compacts = &source == &own;
     std::byte* const to = data_.data() + writer_.offset();
     std::memcpy(to + line_bytes, straggler.bytes + line_bytes, from.bytes() - line_bytes);
-    // A file may return other bytes than were written, so the record needs a checksum. A producer's
-    // own one stays.
+    // A file may return bytes that differ from those written, so the record needs a checksum. The
+    // producer's own checksum is kept.
     if (overflow_ != nullptr && writer_.offset() + from.bytes() > overflow_->begin()) {
         const std::span payload(to + line_bytes, straggler.frame.payload_bytes);
         if (!has_checksum(payload)) seal_with_checksum(payload);

@@ -6,7 +6,8 @@
 Several nodes on this machine, by turns in one run; the trainer reads every byte and checks sums.
 
  - Rates: records of 4 to 131,072 tokens, and of at most 2,048, lengths log-uniform; two workers on
-   each of two nodes. rollring.ray, a streaming generator of dicts, and a Queue with 16 dicts a put.
+   each of two nodes. rollring's Ray integration, a streaming generator of dicts, and a Queue that
+   takes 16 dicts per put.
    A turn begins with the workers' call and ends with the last record, connecting included.
  - Spread: groups of six members by one worker each, and with members on three nodes.
  - Delays: one record at a time, from push to trainer, beside the returns of an actor.

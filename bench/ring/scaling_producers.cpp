@@ -79,7 +79,8 @@ class Book {
     std::int64_t began_ns_ = 0;
 };
 
-// Looks for one record, and enters it; false if there is none.
+// The consumer's loop. look(book) reads one record, if there is one, and enters it in the book; it
+// returns false if there is none.
 template <class Look>
 void consume(Board& board, const ManyPlan& plan, Flag& stop, const Look& look) {
     Book book(board, plan);

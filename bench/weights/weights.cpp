@@ -45,7 +45,7 @@ Probe probe([[maybe_unused]] int gpu) {
 #endif
     };
     const std::string problem = run_all({{any_cpu, look}}, false, *memory.at<Board>());
-    if (!problem.empty()) fail("the GPU cannot be looked at: " + problem);
+    if (!problem.empty()) fail("the GPU cannot be queried: " + problem);
     return found;
 }
 

@@ -21,10 +21,10 @@ constexpr const char* record_footer = R"(Examples:
   rollring record r --output runs/42 --groups 100         # a sample
   rollring record r --output runs/42 --max-bytes 100GiB   # without the oldest beyond that
 The command takes no part in the run: it reads the ring's records fifty times a second, and
-neither producers nor the trainer wait for it. Records that pass between two looks are missed
-and counted. Each complete group is one batch of the recording, with advantages by the formula
-of --advantages. For the very batches of a trainer, each with its step, record them in the
-trainer: recorder = rr.extras.record(stash, "runs/42").)";
+neither producers nor the trainer wait for it. Records released between two reads are
+missed and counted. Each complete group is one batch of the recording, with advantages by
+the formula of --advantages. To record exactly the batches of a trainer, each with its
+step, record in the trainer: recorder = rr.extras.record(stash, "runs/42").)";
 
 struct RecordOptions {
     std::string ring;
@@ -133,8 +133,8 @@ void Run::report(double seconds, bool failed) const {
                     counted(done_.amount.records, "record"), counted(done_.amount.tokens, "token"),
                     duration_text(seconds), bytes_text(writer_.bytes()), options_->output);
     if (stats.missed != 0) {
-        text += fmt::format("missed {}, which passed between two looks\n",
-                            counted(stats.missed, "record"));
+        text +=
+            fmt::format("missed {}, released between two reads\n", counted(stats.missed, "record"));
     }
     if (const auto open = groups_.open() + groups_.given_up(); open != 0) {
         text += fmt::format("left out {}, which were incomplete\n", counted(open, "group"));
@@ -183,7 +183,7 @@ Command add_record(CLI::App& app) {
                 {"none", Advantages::none}},
                "Formula of the advantages");
     add_bytes(sub, "--max-bytes", options->max_bytes,
-              "Remove the oldest files while all are larger; 0: no bound");
+              "Remove the oldest files while the total is larger; 0: no limit");
     add_bytes(sub, "--file-bytes", options->file_bytes, "Begin another file at this size")
         ->default_str("1GiB");
     add_bytes(sub, "--memory", options->memory_bytes,

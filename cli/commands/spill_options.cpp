@@ -9,7 +9,7 @@ void add_spill_options(CLI::App* app, SpillOptions& options, bool described) {
     add_bytes(app, "--spill-bytes", options.spill_bytes,
               text("Maximum memory for the records of incomplete groups; limits how\n"
                    "many groups are open; reserved as needed; 0: none"))
-        ->default_str("the memory beside the lanes, at most 128GiB");
+        ->default_str("the memory that the lanes leave, at most 128GiB");
     app->add_option("--overflow", options.overflow_dir,
                     text("Directory on a disk; if the run would stop for lack of memory,\n"
                          "such records go into a file there"))

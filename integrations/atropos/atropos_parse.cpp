@@ -146,8 +146,8 @@ class GroupReader {
     std::string extra_;
 };
 
-// A ScoredDataItem has flat lists where a group has lists of lists; those that rollring writes lack
-// masks and scores.
+// A ScoredDataItem has flat lists where a group has lists of lists. A record of `--format rollring`
+// has flat tokens, too, but neither masks nor scores.
 bool GroupReader::is_item(JsonValue tokens) const {
     const auto elements = tokens.elements();
     const auto first = elements.begin();
@@ -188,7 +188,8 @@ bool GroupReader::take_list(List list, JsonValue value) {
     return true;
 }
 
-// Per-token lists must have one entry per token. Masks are not excepted: training needs them.
+// Per-token lists must have one entry per token. Masks are not checked here: training needs them,
+// so uneven ones remain an error.
 bool GroupReader::fits_tokens(const List& list) const {
     constexpr std::array<std::string_view, 5> by_token{"advantages", "ref_logprobs",
                                                        "inference_logprobs", "distill_token_ids",

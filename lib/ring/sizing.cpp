@@ -17,8 +17,8 @@ using detail::mib;
 
 // A frame, a header, a directory of columns and a name; rounded up.
 constexpr std::uint64_t record_overhead_bytes = 512;
-// A lane that holds this many of its longest records continues while the trainer steps, and keeps
-// one record of an open group without blocking its producer (GroupRoom::lane_share).
+// With room for this many of its longest records, a lane accepts records while the trainer steps,
+// and a record of an open group in it does not block its producer (GroupRoom::lane_share).
 constexpr std::uint64_t records_a_lane = 16;
 
 // The least memory of a ring, lanes and a trainer, with all lanes in use.

@@ -189,8 +189,8 @@ std::uint64_t detail::companion_bytes(const Segment& ring) {
     return bytes;
 }
 
-// A ring that has its name now had it during the search: an object with another id is of an earlier
-// ring.
+// A ring that still has its name had it during the whole search, so an object with another ID
+// belongs to an earlier ring.
 void detail::remove_stale_companions(const Segment& ring) {
     const std::vector<CompanionName> names = companions_of(ring.name());
     if (!ring.linked()) return;

@@ -66,7 +66,7 @@ Result<std::uint32_t> find_publisher(std::string_view ring, const SubscriberOpti
     }
     if (answered < expected) {  // the right one may be about to come
         return refused(Errc::not_found,
-                       fmt::format("ring {} has {} of {} live publishers{}{}", ring, answered,
+                       fmt::format("ring {} has {} live publishers of {}{}{}", ring, answered,
                                    expected, seen.empty() ? "" : ": ", seen));
     }
     return refused(Errc::invalid_argument,

@@ -14,7 +14,7 @@ namespace rollring::weights {
 std::string Holding::text() const {
     if (is_mixed()) return "this subscriber is poisoned until it receives a complete version";
     if (live_version_ < 0) return "this subscriber holds no version yet";
-    return fmt::format("this subscriber holds version {} complete", live_version_);
+    return fmt::format("this subscriber holds all of version {}", live_version_);
 }
 
 void Holding::give_up(std::string problem) {
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint3
     if (!own.options.rank && answer->message.ranks > 1 &&
         !is_on_gpu(answer->message, own.options.device,
                    own.gpus)) {  // the right one may be about to come
-        return refused(Errc::not_found, fmt::format("ring {} has 1 of {} live publishers", ring,
+        return refused(Errc::not_found, fmt::format("ring {} has 1 live publisher of {}", ring,
                                                     answer->message.ranks));
     }
     std::unique_ptr<Session> made(new Session(ring, own.options, own.holding));

@@ -40,7 +40,7 @@ Result<ViewCopies> ViewCopies::make(const WeightTensor& tensor, const PackedTens
                        "length");
     }
     if (std::ranges::any_of(view.strides, [](std::int64_t stride) { return stride < 0; })) {
-        return refused(Errc::unsupported, tensor, "strides of its view below zero");
+        return refused(Errc::unsupported, tensor, "its view has negative strides");
     }
     ViewCopies made(tensor);
     made.empty_ = std::ranges::find(shape, 0) != shape.end();
@@ -65,7 +65,7 @@ Result<ViewCopies> ViewCopies::make(const WeightTensor& tensor, const PackedTens
     join(made.dims_);
     if (made.dims_.size() > CopyJob::dims_max) {
         return refused(Errc::unsupported, tensor,
-                       "more than 6 dimensions of its view that are not contiguous");
+                       "its view has more than 6 dimensions that are not contiguous");
     }
     return made;
 }
@@ -114,8 +114,8 @@ CopyJob ViewCopies::copy_of(const Box& box, const Piece& piece) const {
 
 // Finds the indices whose elements lie in a piece, as boxes: dimension by dimension, beginning with
 // the one whose neighbours are furthest apart in the published tensor. A range completely inside is
-// a box; only a range that an end of the piece cuts is divided further. In a tensor that was
-// narrowed, transposed or split, these are at most two indices of a dimension.
+// a box; only a range that an end of the piece cuts is divided further: at most two indices of a
+// dimension, if the view is a narrowed, transposed or split tensor.
 class ViewCopies::Cutter {
   public:
     Cutter(const ViewCopies& view, const Piece& piece, std::vector<CopyJob>& jobs)

@@ -173,7 +173,7 @@ class _Place:
             raise self._refused(
                 "has no memory now",
                 "its storage was freed (FSDP reshards after a step, offloading): gather or load it "
-                "before",
+                "first",
             )
         return address
 

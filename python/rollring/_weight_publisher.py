@@ -141,7 +141,7 @@ class WeightTransaction(OneVersion):
             if address == 0 and math.prod(found.shape) != 0:
                 raise refused(
                     f"tensor '{name}' has no memory: its storage was freed (FSDP reshards after a "
-                    "step, offloading): gather or load it before"
+                    "step, offloading): gather or load it first"
                 )
             if gpu >= 0:  # values in host memory are copied before `put` returns
                 current = publisher._current_stream()
@@ -202,7 +202,7 @@ class WeightTransaction(OneVersion):
             self._sent.abort(as_utf8(why))
             self._finish()
 
-    give_up = abort  # its former name, as that of `put_all`
+    give_up = abort  # former names of `abort` and `put_all`
     put_rest = put_all
 
     def _finish(self) -> None:
@@ -263,8 +263,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         RingNotFoundError: There is no such ring.
         BusyError: A live publisher has the rank.
         UnsupportedError: A tensor, by name, cannot be sent: it has no memory of its own (a DTensor,
-            a quantized or sparse one), other values than its memory shows, or a dtype without a
-            name here.
+            a quantized or sparse one), its values are not those in its memory (a conjugated view),
+            or its dtype is not supported.
         InvalidArgumentError: Tensors that are declared as tied are not.
         NoGpuError: The tensors lie on a GPU, and this build or machine has none.
     """
@@ -328,7 +328,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         if self.payload_bytes == 0:
             raise refused(
                 f"all {len(self._names)} tensors are empty, '{self._names[0]}' among them, and "
-                "nothing would be sent: gather sharded parameters (DeepSpeed ZeRO-3, FSDP) before"
+                "nothing would be sent: gather sharded parameters (DeepSpeed ZeRO-3, FSDP) first"
             )
         version = version_number(version)
         sent = self._end.begin(version)

@@ -29,7 +29,7 @@
 namespace rollring::python {
 namespace {
 
-// The plan's texts, each of which may be empty.
+// Creates the ring. Returns the texts of its plan, each of which may be empty.
 nb::dict create(const std::string& name, nb::dict given) {
     const RingOptions options = ring_options(given);
     Result<RingPlan> planned = [&]() -> Result<RingPlan> {

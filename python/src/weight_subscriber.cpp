@@ -74,7 +74,7 @@ class PySubscriber {
         if (owned_.turns.inherited()) leave_undestroyed(update_);
     }
 
-    // Gives up a version that is under way, except for one that no caller has: that is the next.
+    // Rejects the version under way, unless no caller has received it yet: then it is the next one.
     void next(Timeout timeout, bool later) {
         waits_.run(owned_, timeout, later,
                    [this](Subscriber& subscriber, Deadline until) -> Result<void> {

@@ -20,7 +20,7 @@ struct Seat {
     LifeLock life;
 };
 
-// Clears the words of the seat's last reader first, which is now proven to be gone.
+// First clears the words of the seat's last reader: the lock proves that this reader is gone.
 Result<std::optional<Seat>> take_seat(const RingMap& map, const Mapping& seats,
                                       std::string_view name) {
     for (std::uint32_t number = 0; number < share_seats; number++) {

@@ -85,7 +85,7 @@ MODULES = {  # of the table's systems
 
 
 def _opening(module: str) -> dict[str, str]:
-    """An integration's account of itself behind its first sentence."""
+    """The rows of an integration's docstring after its first sentence."""
     place = ROOT / "python/rollring/integrations" / module
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""

@@ -1,5 +1,5 @@
-"""How our weight sync takes the name that SkyRL registers where it is free, on stand-ins for vLLM's
-factories and SkyRL's registration. tests/frameworks has the real ones.
+"""Our weight sync takes the name that SkyRL registers only if the name is free: tests with
+stand-ins for vLLM's factories and SkyRL's registration. tests/frameworks has the real ones.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ void Driver::finish() {
     for (Process& process : processes_) {
         if (process.resume_ns != 0) resume(process);
     }
-    // A successor must be able to take over. Some may strike themselves still, to the very end.
+    // A successor must be able to take over. Armed processes may still fail, until the end.
     wait_for("everyone to speak once more", [&] {
         return std::ranges::all_of(
             processes_, [](const Process& process) { return process.runs() && process.words > 0; });

@@ -199,7 +199,7 @@ TEST_CASE("views that cannot be are refused by name") {
     says([](WeightTensor& t) { t.view->strides = {std::int64_t{1} << 62, 1}; },
          Errc::layout_mismatch, "'w': its view reaches element 9223372036854775817, 120");
     says([](WeightTensor& t) { t.view->strides = {10, -1}; }, Errc::unsupported,
-         "'w': strides of its view below zero");
+         "'w': its view has negative strides");
     says([](WeightTensor& t) { t.view->strides = {10}; }, Errc::invalid_argument,
          "'w': strides of its view and shape");
     says([](WeightTensor& t) { t.dtype = dtype_f32; }, Errc::layout_mismatch, "'w': dtype f32");
@@ -212,7 +212,7 @@ TEST_CASE("views that cannot be are refused by name") {
             t.shape = {2, 2, 2, 2, 2, 2, 2};
             t.view = TensorView{0, {1, 3, 5, 7, 9, 2, 4}};
         },
-        Errc::unsupported, "'w': more than 6 dimensions of its view");
+        Errc::unsupported, "'w': its view has more than 6 dimensions");
     // Nothing is taken, so nothing is wrong.
     CHECK(refusal(with([](WeightTensor& t) {
               t.shape = {0, 4};

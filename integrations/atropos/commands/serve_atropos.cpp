@@ -23,9 +23,9 @@ the ring is full, a post waits for up to 4 minutes and is then answered with 503
 clients of Atropos wait for 5. A server that is killed and started again on the same ring
 continues: with the groups in the ring, the registrations, and the trainer's batch.
 The ring is created if it does not exist. A ring that the server has created is removed
-when it ends, unless it holds records, or a trainer or an environment has registered, or
---keep is given; otherwise the server reports that it stays. Half of the lanes are for
-processes that send without the server. See docs/atropos.md.)";
+when the server ends, unless the ring holds records, or a trainer or an environment has
+registered, or --keep is given; in these cases the server reports that the ring stays.
+Half of the lanes are for processes that send without the server. See docs/atropos.md.)";
 
 }  // namespace
 

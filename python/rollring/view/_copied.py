@@ -41,7 +41,8 @@ def _line(rollout: Rollout, left_out: set[str]) -> str:
 
 
 def _has_a_form(name: str, value: Any) -> bool:
-    """Bytes have none; 16 bits without a sign may be those of bf16, except the experts' numbers."""
+    """Whether JSON can hold the value: not bytes, and not uint16, which may be bf16 bits (except
+    for the numbers of experts)."""
     if isinstance(value, np.ndarray):
         return name == "routed_experts" or value.dtype != np.uint16
     return not isinstance(value, (bytes, bytearray, memoryview))

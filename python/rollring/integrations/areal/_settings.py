@@ -17,19 +17,19 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Of `ROLLRING_AREAL`: the store's name, or JSON with these fields.
+    """The settings in `ROLLRING_AREAL`: the store's name, or JSON with these fields.
 
     Attributes:
-        store: Its name. Default: of the experiment and the trial that the worker is started for.
-        capacity: The most bytes that it holds.
-        lanes: Pieces that the capacity comes in; each process that puts has one or more, and no
-            tensor is larger. By default one is 256 MiB: the experts that 61 layers chose for
-            131,072 tokens are 244 MiB (`routed_experts`).
-        rollouts: "theirs": by AReaL's own HTTP.
-        weights: "theirs": colocated updates by AReaL's own CUDA IPC.
+        store: The store's name. Default: made of the names of the worker's experiment and trial.
+        capacity: The maximum number of bytes in the store.
+        lanes: The number of pieces of the capacity. Each process that puts tensors has one or more,
+            and no tensor is larger than a piece. By default one has 256 MiB: the experts that 61
+            layers chose for 131,072 tokens are 244 MiB (`routed_experts`).
+        rollouts: "theirs": over AReaL's own HTTP.
+        weights: "theirs": colocated updates over AReaL's own CUDA IPC.
         staging: "out_of_place": an engine keeps a version beside its weights until the version is
-            committed, so that one which fails leaves the old one served. "in_place": it needs no
-            memory beside.
+            committed; after a failure it continues to serve the old version. "in_place": the engine
+            needs no memory for a second copy.
         publish_as: The dtype in which float32 goes out; "": as it is.
         deadline_s: Seconds to wait for the other side, in a connect and in a version. Ranks of a
             trainer wait three times as long for each other.

@@ -1,4 +1,4 @@
-"""Rings on Ray: rollouts from workers on any node, in the ring of the trainer's.
+"""Rings on Ray: rollouts from workers on any node arrive in the trainer's ring.
 
     versions    ray 2.60.0
     proven      several nodes on one machine, with links that fail; NCCL on two GPUs of one host
@@ -10,9 +10,10 @@
     producer = connect("run42")         # in a worker, on whichever node it runs
     producer.push("gsm8k/17", token_ids=ids, group_size=8, repetition_id=3)
 
-On the trainer's node that is a producer of its ring. On another one it is one of that node's own
-ring, and an actor there ships its records. Weights go the other way: engines attach to the channel
-of the ring that `weight_ring` names. docs/ray.md describes failures.
+On the trainer's node `connect` returns a producer of the trainer's ring. On another node it returns
+a producer of that node's own ring, whose records an actor ships to the trainer. Weights go the
+other way: engines attach to the channel of the ring that `weight_ring` names. docs/ray.md describes
+failures.
 """
 
 from __future__ import annotations

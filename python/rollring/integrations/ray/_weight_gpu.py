@@ -52,12 +52,12 @@ def group_on(uuid: str) -> GpuGroup:
 
 
 class GpuGroup:
-    """One end. It queues its work in the order of the calls.
+    """One member of an NCCL group. It queues its work in the order of the calls.
 
     Attributes:
-        key: Of the group that it has joined; empty: none.
-        user: Its present user: an earlier one has no say any more.
-        nodes: That have joined it; only the sender has them.
+        key: The key of the joined group; empty: it has joined none.
+        user: The present user; calls of earlier users fail.
+        nodes: The nodes that have joined the group; only the sender knows them.
     """
 
     def __init__(self, gpu: Any) -> None:
@@ -72,7 +72,10 @@ class GpuGroup:
         self._members: Communicator | None = None
 
     async def join(self, key: bytes, rank: int, ranks: int, user: object) -> None:
-        """Until all have come. NcclError: they did not, or it serves another one by now."""
+        """Join the group, and wait until all members have joined.
+
+        Raises NcclError if they do not join, or if another user has taken this member over.
+        """
         await self.leave()
         if self.user is not user:
             raise NcclError("another version has arrived")
@@ -81,8 +84,10 @@ class GpuGroup:
         self.key = key
 
     async def queue(self, address: int, nbytes: int) -> asyncio.Future[None]:
-        """From the first one to all others. Its future is done once the bytes lie there, and raises
-        NcclError if that is not known."""
+        """Broadcast from rank 0 to all other members.
+
+        The future is done once the bytes have arrived, and raises NcclError if that is not known.
+        """
         members = self._members
         if members is None:
             raise NcclError("this node has left the group")
@@ -101,7 +106,7 @@ class GpuGroup:
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self.gpu)
 
     async def leave(self) -> None:
-        """Afterwards no GPU reads or writes queued memory here any more."""
+        """Leave the group. After the call no queued work reads or writes memory of this GPU."""
         members, self._members, self.key = self._members, None, b""
         if members is not None:
             await asyncio.to_thread(members.abort)
@@ -119,4 +124,4 @@ def _wait(members: Communicator, done: Any) -> None:
     while not done.query():
         members.check()
         time.sleep(NAP_S)
-    members.check()  # an abort ends it, too, and leaves a part of it
+    members.check()  # an abort also ends the wait, with only part of the bytes

@@ -75,8 +75,8 @@ class FleetClient:
 
 
 class _Until:
-    """A client that refuses calls once `over` is set: those of a version that ended without them
-    would meet the next one.
+    """A client that refuses calls once `over` is set: a late call for an ended version would reach
+    the next version.
     """
 
     def __init__(self, client: Any, over: threading.Event) -> None:
@@ -97,13 +97,13 @@ class _Until:
 
 
 class Calls:
-    """To a client's engines, beside the caller, one after the other. The server of an engine that
-    has died may keep its connection open without an answer; the channel knows that the engine is
+    """Calls to a client's engines, in the background and one after the other. The server of a dead
+    engine may keep its connection open without an answer; the channel knows that the engine is
     gone.
 
     Args:
-        client: Of engines.
-        ring: Of their channel.
+        client: The client of the engines.
+        ring: The ring to which their weight channel belongs.
     """
 
     def __init__(self, client: Any, ring: str) -> None:
@@ -127,8 +127,8 @@ class Calls:
         self._engines = self._alive() - self._others
 
     def begin(self, call: Callable[[Any], None]) -> Future[None]:
-        """The client that `call` gets refuses its calls once another one has begun, and once
-        `linger` has returned.
+        """Start `call` in the background. The client passed to it refuses calls after the next
+        `begin`, and once `linger` has returned.
         """
         self._over.set()
         self._over = over = threading.Event()
@@ -141,11 +141,11 @@ class Calls:
         return in_background("rollring-calls", partial(call, self._guarded))
 
     def check(self, begun: Future[None]) -> None:
-        """For a caller that waits for engines, now and again.
+        """Raise if the call has failed or an engine has died. For repeated use during a wait.
 
         Raises:
             PeerGoneError: An engine, by name, has died, and its server does not answer.
-            Exception: That of the call.
+            Exception: The exception of the call.
         """
         if begun.done():
             begun.result()
@@ -153,8 +153,8 @@ class Calls:
         if self._is_silent():
             gone = ", ".join(sorted(self._engines - self._alive()))
             raise PeerGoneError(
-                f"{gone} of ring {self._ring} died, and its server has not answered: start it "
-                "anew, and create the trainer's end again",
+                f"{gone} of ring {self._ring} died, and its server has not answered: restart "
+                "the server, and create the trainer's end again",
                 "peer_gone",
             )
 
@@ -190,8 +190,8 @@ class Calls:
 
 
 class HTTPClient(HTTPVLLMWeightSyncClient):
-    """vLLM's own, of a server's URL, that pauses generation, and sends a version in one call;
-    without vLLM, the same calls.
+    """vLLM's own client for a server's URL, which also pauses generation and sends a version in one
+    call. Where vLLM is not installed, it makes the same calls itself.
     """
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
@@ -236,8 +236,8 @@ class InProcessClient:
         self._llm.collective_rpc(ROLLBACK)
 
     def pause_generation(self, mode: str) -> None:
-        """Drop its prefix cache, as a server does that pauses. It generates within its own calls
-        alone.
+        """Drop the engine's prefix cache, as a server does when it pauses. There is nothing else to
+        pause: the engine generates only inside of calls.
         """
         self._llm.reset_prefix_cache()
 
@@ -246,12 +246,12 @@ class InProcessClient:
 
 
 class Pause:
-    """Of the generation of all of a client's engines, if there is to be one.
+    """A pause of generation in all engines of a client, if a mode is given.
 
     Args:
-        calls: To engines.
-        mode: vLLM's; None: they generate on.
-        ring: Its channel says which of them hold a mixture.
+        calls: The calls to the engines.
+        mode: vLLM's pause mode; None: the engines continue to generate.
+        ring: The ring whose channel shows which engines hold a mixture of versions.
     """
 
     def __init__(self, calls: Calls, mode: str | None, ring: str) -> None:
@@ -285,7 +285,7 @@ class Pause:
         return self._calls.begin(lambda client: client.resume_generation())
 
     def give_up(self) -> None:
-        """After a failure: they keep their weights, if each of them has one version."""
+        """Resume the engines after a failure, unless one of them holds a mixture of versions."""
         with said("looking for engines that are POISONED"):
             poisoned = [one["name"] for one in engines_of(self._ring) if one["state"] == "poisoned"]
             if self._begun and poisoned:

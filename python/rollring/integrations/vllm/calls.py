@@ -64,14 +64,14 @@ class ServerCalls:
         self._post("update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """With a label of the version, which a vLLM without labels does not read."""
+        """Finish the update, and label the version. A vLLM without labels ignores the label."""
         given = None if weight_version is None else {"weight_version": weight_version}
         self._post("finish_weight_update", given)
 
 
 @contextlib.contextmanager
 def said(doing: str) -> Iterator[None]:
-    """A failure in the block is logged: the caller gets another error."""
+    """Log a failure of the block instead of raising it: the caller already raises another error."""
     try:
         yield
     except Exception as error:
@@ -79,7 +79,7 @@ def said(doing: str) -> Iterator[None]:
 
 
 def start_update(client: Any) -> None:
-    """Open a session, after one that a trainer before left open is ended."""
+    """Open a session. If a previous trainer left one open, end that session first."""
     try:
         client.start_weight_update()
         return
