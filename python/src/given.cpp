@@ -118,6 +118,7 @@ RolloutOutcome outcome_of(nb::dict given) {
     for (const auto& [key, value] : given) {
         const std::string_view field = text_of(key);
         const auto set = [&](auto& to, const auto& from) {
+            // NOLINTNEXTLINE(clang-analyzer-core.CallAndMessage): the dict's iterator sets `value`
             fields().find(field)->second(meta, value);
             to = from;
         };
