@@ -30,7 +30,8 @@ GROUPS = {
     "Integrations": ("integrations", "atropos", "torchtitan", "trl", "verl", "skyrl",
                      "transfer_queue", "verifiers", "slime", "areal", "vllm", "sglang",
                      "checkpoint_engine", "ray"),
-    "How it works": ("design", "stash", "weights", "progress", "shared-memory", "glossary"),
+    "How it works": ("design", "stash", "weights", "shards", "progress", "shared-memory",
+                     "glossary"),
     "Measurements": ("benchmarks", "scale", "experiments"),
     "Working on rollring": ("finding-your-way", "testing"),
 }

@@ -80,6 +80,7 @@ ARROWS = {
     "lib/ring": ("lib/record", "lib/shm", "lib/base"),
     "lib/credits": ("lib/ring", "lib/shm", "lib/base"),
     "lib/device": ("lib/shm", "lib/base"),
+    "lib/shards": ("lib/base",),
     "lib/weights": ("lib/device", "lib/shm", "lib/base"),
     "lib/gather": ("lib/device", "lib/shm", "lib/base"),
     "lib/stat": ("lib/weights", "lib/ring", "lib/shm", "lib/base"),

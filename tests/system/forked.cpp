@@ -312,7 +312,8 @@ void try_recording() {
 const std::set<std::string> values{"DType",       "Draft",        "RecordedBatch",  "Recording",
                                    "DraftColumn", "Encoder",      "Error",          "GpuUuid",
                                    "GroupKey",    "GroupStat",    "Schema",         "Sequences",
-                                   "Split",       "StashAccount", "TrajectoryView", "detail"};
+                                   "Split",       "StashAccount", "TrajectoryView", "WeightLayout",
+                                   "WeightPlan",  "detail"};
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // The calls that make objects, move them or end them.

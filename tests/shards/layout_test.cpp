@@ -1,0 +1,147 @@
+// Layouts: the parts that they accept, and their table of bytes.
+
+#include "rollring/weight_layout.hpp"
+
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include "built_layout.hpp"
+
+namespace rollring::test {
+namespace {
+
+BuiltLayout two_ranks() {
+    BuiltLayout built;
+    built.whole_box(0, "embed", {10, 4}, {0, 0}, {6, 4});
+    built.whole_box(1, "embed", {10, 4}, {6, 0}, {4, 4});
+    const std::uint32_t qkv = built.memory(1, "qkv", 64);
+    built.box(qkv, "q", {8, 4}, {4, 0}, {4, 4}, 0);
+    built.box(qkv, "k", {4, 8}, {0, 0}, {2, 4}, 16, {1, 2});
+    built.box(qkv, "scale", {}, {}, {}, 40);
+    built.tie("head", "embed");
+    built.whole_box(0, "head", {10, 4}, {0, 0}, {10, 4});
+    return built;
+}
+
+}  // namespace
+
+TEST_CASE("a layout comes back from its bytes") {
+    const WeightLayout layout = two_ranks().layout;
+    const std::vector<std::byte> bytes = layout.to_bytes();
+    const auto read = WeightLayout::from_bytes(bytes);
+    REQUIRE(read.has_value());
+    CHECK(read->to_bytes() == bytes);
+    CHECK(read->hash() == layout.hash());
+    CHECK(read->hash().size() == 32);
+    CHECK(read->boxes() == 6);
+    CHECK(read->text_of(3) == "rank 1, 'qkv': [0:2, 0:4]");
+    CHECK(read->tensors()[4].tied_to == 0);
+    CHECK(read->memories()[2].name == "qkv");
+    CHECK(read->box(3).strides[1] == 2);
+
+    WeightLayout other = two_ranks().layout;
+    const std::int64_t shape[] = {1};
+    REQUIRE(other.add_tensor("more", shape).has_value());
+    CHECK(other.hash() != layout.hash());
+    CHECK(WeightLayout::from_bytes(WeightLayout().to_bytes()).has_value());
+}
+
+TEST_CASE("a table with any byte changed is refused") {
+    const std::vector<std::byte> bytes = two_ranks().layout.to_bytes();
+    for (std::size_t i = 0; i < bytes.size(); i++) {
+        std::vector<std::byte> changed = bytes;
+        changed[i] ^= std::byte{1};
+        const auto read = WeightLayout::from_bytes(changed);
+        REQUIRE(!read);
+        CHECK((read.error().code == Errc::bad_manifest || read.error().code == Errc::abi_mismatch));
+    }
+    for (std::size_t length = 0; length < bytes.size(); length++) {
+        CHECK(!WeightLayout::from_bytes(std::span(bytes).first(length)));
+    }
+}
+
+TEST_CASE("a layout refuses boxes that exceed their tensor or their memory") {
+    BuiltLayout built;
+    const std::uint32_t memory = built.memory(0, "m", 20);
+    const std::int64_t shape[] = {5, 4};
+    const auto tensor = built.layout.add_tensor("w", shape);
+    REQUIRE(tensor.has_value());
+    using Numbers = BuiltLayout::Numbers;
+    struct Case {
+        Numbers start;
+        Numbers length;
+        std::uint64_t offset;
+        Numbers strides;
+        bool fits;
+    };
+    constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
+    const Case cases[] = {
+        {{0, 0}, {5, 4}, 0, {4, 1}, true},
+        {{0, 0}, {5, 4}, 1, {4, 1}, false},
+        {{1, 0}, {5, 4}, 0, {4, 1}, false},
+        {{-1, 0}, {5, 4}, 0, {4, 1}, false},
+        {{huge, 0}, {5, 4}, 0, {4, 1}, false},
+        {{0, 0}, {-5, 4}, 0, {4, 1}, false},
+        {{0, 0}, {5, 4}, 0, {5, 1}, false},
+        {{0, 0}, {5, 4}, 0, {huge, 1}, false},
+        {{0, 0}, {5, 4}, 0, {4, -1}, false},
+        {{0}, {5}, 0, {4}, false},
+        {{0, 0}, {5, 0}, 99, {4, 1}, true},  // no elements
+        {{4, 3}, {1, 1}, 19, {huge, huge}, true},
+        {{4, 3}, {1, 1}, 20, {1, 1}, false},
+        {{4, 3}, {1, 1}, std::numeric_limits<std::uint64_t>::max(), {1, 1}, false},
+    };
+    for (const Case& one : cases) {
+        const auto added = built.layout.add_box({.tensor = *tensor,
+                                                 .memory = memory,
+                                                 .offset = one.offset,
+                                                 .start = one.start,
+                                                 .length = one.length,
+                                                 .strides = one.strides});
+        CHECK(added.has_value() == one.fits);
+        if (!added) CHECK(added.error().message.contains("'w'"));
+    }
+    CHECK(built.layout.boxes() == 2);
+    CHECK(!built.layout.add_box({.tensor = 1, .memory = memory}));
+    CHECK(!built.layout.add_box({.tensor = *tensor, .memory = 1}));
+}
+
+TEST_CASE("a layout refuses names, shapes and ties that contradict each other") {
+    BuiltLayout built = two_ranks();
+    WeightLayout& layout = built.layout;
+    const std::int64_t shape[] = {10, 4};
+    const std::int64_t other[] = {4, 10};
+    const std::int64_t vast[] = {1 << 21, 1 << 20};
+    CHECK(*layout.add_tensor("embed", shape) == 0);
+    CHECK(layout.add_tensor("embed", other).error().code == Errc::layout_mismatch);
+    CHECK(layout.add_tensor("head", shape).error().code == Errc::layout_mismatch);  // it is tied
+    CHECK(layout.add_tensor("a", other, 0).error().code == Errc::invalid_argument);
+    CHECK(layout.add_tensor("a", shape, 4).error().code == Errc::invalid_argument);
+    CHECK(layout.add_tensor("a", shape, 9).error().code == Errc::invalid_argument);
+    CHECK(layout.add_tensor("", shape).error().code == Errc::invalid_argument);
+    CHECK(layout.add_tensor(std::string(1024, 'a'), shape).error().code == Errc::invalid_argument);
+    CHECK(layout.add_tensor("vast", vast).error().code == Errc::invalid_argument);
+    CHECK(layout.add_memory({.rank = 1, .name = "qkv", .dtype = dtype_u8}).error().code ==
+          Errc::invalid_argument);
+    CHECK(layout.add_memory({.rank = 2, .name = "qkv", .dtype = dtype_u8}).has_value());
+    CHECK(layout.add_memory({.rank = 3, .name = "qkv", .dtype = {9, 9}}).error().code ==
+          Errc::invalid_argument);
+}
+
+TEST_CASE("layouts of ranks become one") {
+    BuiltLayout first;
+    BuiltLayout second;
+    first.whole_box(0, "a", {8}, {0}, {4});
+    second.whole_box(1, "b", {3}, {0}, {3});
+    second.whole_box(1, "a", {8}, {4}, {4});
+    WeightLayout all = first.layout;
+    const auto joined = all.add(second.layout);
+    REQUIRE_MESSAGE(joined.has_value(), (joined ? "" : joined.error().to_string()));
+    CHECK(all.boxes() == 3);
+    CHECK(all.tensors().size() == 2);
+    CHECK(all.text_of(2) == "rank 1, 'a': [4:8]");
+    CHECK(all.add(second.layout).error().code == Errc::invalid_argument);
+}
+
+}  // namespace rollring::test
