@@ -10,7 +10,7 @@ from typing import Any
 
 from models import ON_GPU, Source, as_served
 from probe import digests
-from serving import Server
+from serving import Server, of_all
 
 import rollring.integrations.vllm
 
@@ -67,8 +67,10 @@ def attached(server: Server, seen: Seen) -> bool:
     return True
 
 
-def expected(model: Any) -> dict[str, str]:
-    return digests(as_served(dict(model.named_parameters())))
+def expected(model: Any, ranks: int = 1) -> dict[str, str]:
+    """What `Server.served` is to be."""
+    each = as_served(dict(model.named_parameters()), ranks)
+    return of_all([digests(one) for one in each])
 
 
 def told(error: BaseException) -> str:

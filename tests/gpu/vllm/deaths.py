@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,10 @@ def victim(ring: str, name: str, seed: int, case: Seen, pipe: Any) -> None:
 
     model = make("small", seed)
     step(model)
-    weights = [expected(model)]
+    weights = [expected(model, Server(name).ranks)]
     if case["at"] == "anywhere":
         other = make("small", seed + 5000)
-        weights.append(expected(other))
+        weights.append(expected(other, Server(name).ranks))
     pipe.send(weights)
 
     def stop() -> None:
@@ -151,7 +151,7 @@ def kills(seen: Seen, name: str = "kills1") -> None:
         again = sender(RING, server, model, staging=case["staging"], slot_bytes=SLOT)
         again.send_weights()
         again.shutdown()
-        found["cured"] = not differing(server.call("probe_digests"), expected(model))
+        found["cured"] = not differing(server.served(), expected(model, server.ranks))
         seen["kills"].append(found)
         if not is_right(found):
             seen["wrong"].append(found)
@@ -161,7 +161,7 @@ def kills(seen: Seen, name: str = "kills1") -> None:
 
 def one_kill(server: Server, forks: Any, model: Any, seed: int, case: Seen) -> Seen:
     """Kills a trainer, and looks at the served weights before the next trainer comes."""
-    old, tokens = expected(model), server.tokens()
+    old, tokens = expected(model, server.ranks), server.tokens()
     log = len(server_log(server.name))
     ours, theirs = forks.Pipe(duplex=False)
     child = forks.Process(target=victim, args=(RING, server.name, seed, case, theirs))
@@ -181,7 +181,7 @@ def one_kill(server: Server, forks: Any, model: Any, seed: int, case: Seen) -> S
     killed = time.monotonic()
     answered = server.tokens()
     found = {**case, "answers_after_s": round(time.monotonic() - killed, 3)}
-    now = server.call("probe_digests")
+    now = server.served()
     is_old = not differing(now, old)
     found["serves"] = "old" if is_old else "a mixture"
     if any(not differing(now, one) for one in weights):
@@ -214,7 +214,7 @@ def sum_up(seen: Seen) -> None:
 
 
 def processes_of(name: str) -> dict[str, int]:
-    """The API server of a server, and its engine."""
+    """The API server of a server, its engine, and the last rank of an engine with several."""
     port = Server(name).url.rpartition(":")[2]
     lines: dict[int, str] = {}
     parents: dict[int, int] = {}
@@ -227,10 +227,14 @@ def processes_of(name: str) -> dict[str, int]:
                 parents[int(entry.name)] = int(stat.split()[1])
     (api,) = [pid for pid, line in lines.items() if f"--port={port}" in line]
     (engine,) = [pid for pid, line in lines.items() if parents[pid] == api and "Engine" in line]
-    return {"api": api, "engine": engine}
+    workers = [pid for pid, line in lines.items() if parents[pid] == engine and "Worker" in line]
+    return {"api": api, "engine": engine, "rank": max(workers, default=engine)}
 
 
-def ends(seen: Seen) -> None:
+ENDS = (("die1", "engine"), ("die2", "api"))
+
+
+def ends(seen: Seen, dying: Sequence[tuple[str, str]] = ENDS) -> None:
     """An engine's process and an API server are killed: the other server serves a whole version."""
     stays = Server("kills1")
     stays.wait()
@@ -238,14 +242,15 @@ def ends(seen: Seen) -> None:
     count = len(Source(model).tensors)
     rr.create(RING)
     seen["ends"] = []
-    for name, kind, after in (("die1", "engine", count // 2), ("die2", "api", count // 2)):
+    after = count // 2
+    for name, kind in dying:
         dies = Server(name)
         dies.wait()
         pids = processes_of(name)
         say(f"{name}: {pids}")
         trainer = sender(RING, [stays, dies], model, staging="out_of_place", slot_bytes=SLOT)
         trainer.send_weights()
-        before = stays.call("probe_digests")
+        before = stays.served()
         trainer.shutdown()
         step(model)
 
@@ -263,13 +268,13 @@ def ends(seen: Seen) -> None:
             found["trainer"] = told(error)
         found["seconds"] = round(time.monotonic() - begun, 2)
         trainer.shutdown()
-        now = stays.call("probe_digests")
+        now = stays.served()
         found["other_serves"] = "old" if now == before else "a mixture"
         if not differing(now, expected(model)):
             found["other_serves"] = "new"
         alone = sender(RING, stays, model, slot_bytes=SLOT)
         alone.send_weights()
-        found["goes_on_alone"] = not differing(stays.call("probe_digests"), expected(model))
+        found["goes_on_alone"] = not differing(stays.served(), expected(model))
         alone.shutdown()
         seen["ends"].append(found)
         say(f"{found}")

@@ -166,20 +166,32 @@ def step(model: Any) -> None:
                 part.add_(torch.randn_like(part) * 0.02)
 
 
-def as_served(named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The parameters of vLLM's Qwen3 on one GPU: q, k and v fused, gate and up as well."""
+def as_served(named: dict[str, torch.Tensor], ranks: int = 1) -> list[dict[str, torch.Tensor]]:
+    """The parameters of each rank of vLLM's Qwen3: q, k and v fused, gate and up as well; heads,
+    hidden units and the vocabulary divided by the ranks.
+    """
+    return [_of_rank(named, rank, ranks) for rank in range(ranks)]
+
+
+FUSED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
+PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+ROWS, COLUMNS = ("embed_tokens", "lm_head"), ("o_proj", "down_proj")
+
+
+def _of_rank(named: dict[str, torch.Tensor], rank: int, ranks: int) -> dict[str, torch.Tensor]:
     made: dict[str, torch.Tensor] = {}
-    fused = {"q_proj": ("qkv_proj", 3), "gate_proj": ("gate_up_proj", 2)}
-    parts = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
     for name, tensor in named.items():
         layer, _, last = name.rpartition(".")
         owner, _, kind = layer.rpartition(".")
-        if kind in fused:
-            whole = fused[kind][0]
-            found = [named[f"{owner}.{part}.{last}"] for part in parts[whole]]
-            made[f"{owner}.{whole}.{last}"] = torch.cat([one.detach() for one in found])
-        elif not any(kind in one for one in parts.values()):
-            made[name] = tensor.detach()
+        if kind in FUSED:
+            whole = FUSED[kind]
+            found = [named[f"{owner}.{part}.{last}"].detach() for part in PARTS[whole]]
+            made[f"{owner}.{whole}.{last}"] = torch.cat([one.chunk(ranks)[rank] for one in found])
+        elif not any(kind in one for one in PARTS.values()):
+            whole_one = tensor.detach()
+            if kind in ROWS or kind in COLUMNS:
+                whole_one = whole_one.chunk(ranks, dim=int(kind in COLUMNS))[rank]
+            made[name] = whole_one
     return made
 
 

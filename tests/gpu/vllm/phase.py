@@ -6,6 +6,8 @@
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
+    ranks       versions of an engine of two tensor parallel ranks (two GPUs)
+    ranks_times its times beside those of an engine on one GPU; ranks_kills, ranks_ends: as above
     sleeps      sleep levels 1 and 2 with rollring's memory backend
     in_process  vLLM's LLM in the trainer's process
     prefix      prompts that are asked again after a version, with the prefix cache on
@@ -30,6 +32,7 @@ from pathlib import Path
 import deaths
 import others
 import requests
+import tensor_parallel
 import torch
 import updates
 from asking import RING, Seen, say
@@ -54,6 +57,10 @@ PHASES = {
     "waits8": updates.waits8,
     **{f"kills{n}": partial(deaths.kills, name=f"kills{n}") for n in range(1, 5)},
     "ends": deaths.ends,
+    "ranks": tensor_parallel.versions,
+    "ranks_times": tensor_parallel.times,
+    "ranks_kills": partial(deaths.kills, name="tp2kills"),
+    "ranks_ends": partial(deaths.ends, dying=(("tp2kills", "rank"),)),
     "sleeps": others.sleeps,
     "in_process": others.in_process,
     "prefix": others.prefix,

@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",  # it may use the multicast of NVLink
     "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # vLLM's ipc pickles its handles
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -42,6 +43,8 @@ UNTIMED = {"combo_kernels": False, "benchmark_combo_kernel": False}
 GRAPHS = json.dumps({"cudagraph_capture_sizes": [1, 2, 4, 8], "inductor_compile_config": UNTIMED})
 GRAPHED = f"--compilation-config={GRAPHS}"
 DUMMY = "--load-format=dummy"
+RANKS = "--tensor-parallel-size="
+TWO = [RANKS + "2", "--disable-custom-all-reduce"]
 # Each server's own options beside the common ones: its port, its model and its backend.
 SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
     "rollring": (8101, "large", "rollring", [PLAIN, GRAPHED]),
@@ -61,9 +64,20 @@ SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
     ),
     "fp8": (8111, "large", "rollring", [PLAIN, EAGER, "--quantization=fp8"]),
     "fp8ipc": (8112, "large", "ipc", [PLAIN, EAGER, "--quantization=fp8"]),
+    "tp2": (8113, "eight", "rollring", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2kills": (8114, "small", "rollring", [PLAIN, EAGER, *TWO]),
     **{f"kills{n}": (8120 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 5)},
     **{f"die{n}": (8130 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 3)},
 }
+
+
+def of_all(ranks: list[dict[str, str]]) -> dict[str, str]:
+    """The parameters of all ranks, named by them if there are several."""
+    if len(ranks) == 1:
+        return ranks[0]
+    return {
+        f"{rank} {name}": one for rank, found in enumerate(ranks) for name, one in found.items()
+    }
 
 
 def on_gpu() -> bool:
@@ -107,7 +121,9 @@ class Server:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.url = f"http://127.0.0.1:{SERVERS[name][0]}"
+        port, _, _, options = SERVERS[name]
+        self.url = f"http://127.0.0.1:{port}"
+        self.ranks = next((int(one[len(RANKS) :]) for one in options if one.startswith(RANKS)), 1)
 
     def wait(self) -> None:
         until = time.monotonic() + PATIENCE
@@ -127,7 +143,16 @@ class Server:
 
     def call(self, method: str) -> Any:
         """The first worker's answer."""
-        return self.post("collective_rpc", method=method)["results"][0]
+        return self.calls(method)[0]
+
+    def calls(self, method: str) -> list[Any]:
+        """Each worker's answer, by its rank."""
+        found: list[Any] = self.post("collective_rpc", method=method)["results"]
+        return found
+
+    def served(self) -> dict[str, str]:
+        """Digests of the parameters of all workers, as `of_all` names them."""
+        return of_all(self.calls("probe_digests"))
 
     def ask(self, prompt: Sequence[int], **how: Any) -> list[dict[str, Any]]:
         params = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **how}
