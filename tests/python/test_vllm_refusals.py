@@ -201,11 +201,11 @@ def test_an_engine_of_others_may_leave(ring: str, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(sys.modules[Calls.__module__], "ANSWER_S", 0.0)
     alive = {"other"}
-    calls = Calls(Client(made_engine()), ring)
+    client = Client(made_engine())
+    calls = Calls(client, ring)
     monkeypatch.setattr(calls, "_alive", lambda: set(alive))
-    calls.attaching()
-    alive.add("ours")
-    calls.attached()
+    monkeypatch.setattr(client, "init_weight_transfer_engine", lambda _: alive.add("ours"))
+    calls.attach({})
     never = threading.Event()
     begun = calls.begin(lambda _: never.wait() and None)
     alive.remove("other")

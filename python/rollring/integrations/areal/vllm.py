@@ -22,7 +22,7 @@ from typing import Any
 from ...adapters import TimeLeft
 from ...errors import RingNotFoundError, RollringError, TimedOutError, UnsupportedError
 from ...stat import stat_weights
-from ..vllm.calls import ServerCalls, start_update
+from ..vllm.calls import ServerCalls, Session, attach, has_several_workers, start_update
 from ._channel import ATTEMPTS, Pair
 from ._settings import Settings
 
@@ -46,6 +46,7 @@ class VllmEngine:
         self._settings = settings or Settings.of_environment()
         # A call to the server contains the waits of its workers for the trainer.
         self._calls = ServerCalls(url, timeout=3 * self._settings.deadline_s)
+        self._session = Session(self._calls)
         self._lock = threading.Lock()
         self._pair: Pair | None = None
         self._is_attached = False
@@ -90,13 +91,16 @@ class VllmEngine:
                 "and they are on the host: start another number of engines than ranks",
                 "unsupported",
             )
-        self._calls.init_weight_transfer_engine(
+        attach(
+            self._calls,
             {
                 "ring": pair.ring,
                 "staging": self._settings.staging,
                 "deadline_s": self._settings.deadline_s,
-            }
+            },
         )
+        engines = [one["name"] for rank in stat_weights(pair.ring) for one in rank["engines"]]
+        self._session.several = has_several_workers(engines)
         self._is_attached = True
 
     def _publishers(self, pair: Pair, left: TimeLeft) -> list[dict[str, Any]]:
@@ -147,9 +151,9 @@ class VllmEngine:
             self._attach(self._pair, left)
             sent = self._sent(self._pair, version, left)
             try:
-                start_update(self._calls)
-                self._calls.update_weights({"version": sent})
-                self._calls.finish_weight_update(str(version))
+                start_update(self._session)
+                self._session.update_weights({"version": sent})
+                self._session.finish_weight_update(str(version))
             except BaseException as error:
                 self._failed = sent, error
                 # Not if it was started anew, or left the channel.

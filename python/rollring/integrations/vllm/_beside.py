@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ...errors import ReleasedError
 from ...extras import MemoryDomain
 
 TAG = "beside"
@@ -64,3 +65,18 @@ def give_back() -> None:
     """That of all engines of this process."""
     for one in list(_all):
         one.give_back()
+
+
+def refuse_asleep() -> None:
+    """Raises if the weights of this worker's model are asleep on its GPU."""
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    allocator = CuMemAllocator.instance
+    held = {} if allocator is None else allocator.pointer_to_data
+    asleep = [data for data in held.values() if getattr(data, "is_asleep", False)]
+    if any(data.tag == "weights" for data in asleep):
+        raise ReleasedError(
+            "the engine's weights are asleep, and writing to them would crash the engine: "
+            'call wake_up(tags=["weights"]) first',
+            "released",
+        )

@@ -14,7 +14,7 @@ from ...adapters import LOOK_S, in_background, raise_if_failed
 from ...errors import PeerGoneError, UnsupportedError, VersionAbortedError
 from ...stat import stat_weights
 from ._generation import HTTPVLLMWeightSyncClient, finish, labels_tokens
-from .calls import said
+from .calls import Session, attach, has_several_workers, said
 
 _log = logging.getLogger("rollring")
 
@@ -39,7 +39,7 @@ class FleetClient:
         self._left: list[Future[None]] = []
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._all(lambda client: client.init_weight_transfer_engine(init_info))
+        self._all(lambda client: attach(client, init_info))
 
     def start_weight_update(self) -> None:
         self._all(lambda client: client.start_weight_update())
@@ -108,6 +108,7 @@ class Calls:
 
     def __init__(self, client: Any, ring: str) -> None:
         self._client, self._ring = client, ring
+        self._sessions = [Session(one) for one in _single(client)]
         self._others: set[str] = set()
         self._engines: set[str] = set()
         self._gone_since: float | None = None
@@ -118,13 +119,16 @@ class Calls:
     def client(self) -> Any:
         return self._client
 
-    def attaching(self) -> None:
-        """Engines that are there already are not the client's."""
-        self._others = self._alive()
-
-    def attached(self) -> None:
-        """The engines have attached: the death of one of them is noticed from now on."""
+    def attach(self, init_info: dict[str, Any]) -> None:
+        """Let the engines attach: the death of one of them is noticed from then on."""
+        self._others = self._alive()  # those that are there already are not the client's
+        if isinstance(self._client, FleetClient):
+            self._client.init_weight_transfer_engine(init_info)
+        else:
+            attach(self._client, init_info)
         self._engines = self._alive() - self._others
+        for session in self._sessions:
+            session.several = has_several_workers(self._engines)
 
     def begin(self, call: Callable[[Any], None]) -> Future[None]:
         """Start `call` in the background. The client passed to it refuses calls after the next
@@ -134,10 +138,10 @@ class Calls:
         self._over = over = threading.Event()
         self._gone_since = None
         if isinstance(self._client, FleetClient):
-            each = [_Until(one, over) for one in self._client.clients]
+            each = [_Until(one, over) for one in self._sessions]
             self._guarded = FleetClient(each, self._is_silent)
         else:
-            self._guarded = _Until(self._client, over)
+            self._guarded = _Until(self._sessions[0], over)
         return in_background("rollring-calls", partial(call, self._guarded))
 
     def check(self, begun: Future[None]) -> None:

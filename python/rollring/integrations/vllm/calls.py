@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ...errors import RollringError
 
-__all__ = ["ServerCalls", "said", "start_update"]
+__all__ = ["ServerCalls", "Session", "attach", "has_several_workers", "said", "start_update"]
 
 _log = logging.getLogger("rollring")
 
@@ -78,15 +79,78 @@ def said(doing: str) -> Iterator[None]:
         _log.warning("%s: %s", doing, error)
 
 
+def attach(client: Any, init_info: dict[str, Any]) -> None:
+    """Let an engine attach to a channel, and end an update that a trainer before left open: an
+    engine of several workers tells its trainer of that, because vLLM loses count of their answers
+    where it refuses a call itself. One engine a client.
+    """
+    try:
+        client.init_weight_transfer_engine(init_info)
+    except Exception as error:
+        try:
+            client.init_weight_transfer_engine({**init_info, "ends_update": True})
+        except Exception:
+            raise error from None
+        with said("ending the update of a trainer before"):
+            client.finish_weight_update()
+
+
+class Session:
+    """A client of one engine. Where that has several workers, an update that a version which failed
+    has left open is ended before the next one: see `attach`.
+
+    Attributes:
+        several: Whether it has; known once it has attached.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._is_open = False
+        self.several = False
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name == "start_weight_update":
+            return self._starting(call)
+        if name == "finish_weight_update":
+            return self._finishing(call)
+        return call
+
+    def _starting(self, call: Callable[[], None]) -> Callable[[], None]:
+        def start() -> None:
+            if self.several and self._is_open:
+                with said("ending the engine's last update"):
+                    self.finish_weight_update()
+            self._is_open = True
+            call()
+
+        return start
+
+    def _finishing(self, call: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(call)
+        def finish(*version: str) -> None:
+            self._is_open = False
+            call(*version)
+
+        return finish
+
+
+def has_several_workers(engines: Iterable[str]) -> bool:
+    """Whether one of some engines has. Their names end with a worker's rank."""
+    return any(not name.endswith(".0") for name in engines)
+
+
 def start_update(client: Any) -> None:
     """Open a session. If a previous trainer left one open, end that session first."""
-    try:
-        client.start_weight_update()
-        return
-    except Exception as error:
-        _log.warning("the engines accept no update and are asked to end the last one: %s", error)
-    # The first may report the end of its version; the second has nothing to report.
     for _ in range(2):
+        try:
+            client.start_weight_update()
+            return
+        except Exception as error:
+            _log.warning(
+                "the engines accept no update and are asked to end the last one: %s", error
+            )
+        # The first may report the end of its version; the second has nothing to report.
         with said("ending the engines' last update"):
             client.finish_weight_update()
     client.start_weight_update()

@@ -36,13 +36,13 @@ from ...adapters import (
 from ...errors import (
     InvalidArgumentError,
     PeerGoneError,
-    ReleasedError,
     UnsupportedError,
     VersionAbortedError,
 )
 from . import _generation as _generation  # refuses a vLLM that is too old
-from ._beside import Beside
+from ._beside import Beside, refuse_asleep
 from ._model import LoadedModel
+from ._peers import Peers
 
 if TYPE_CHECKING:
     from ...weights import WeightUpdate
@@ -64,11 +64,14 @@ class RollringInitInfo(WeightTransferInitInfo):
             that are written directly, only the values that differ are kept beside the model, and
             the last version can be rolled back; for engines on a CPU.
         deadline_s: Seconds to wait for the trainer, at each step.
+        ends_update: The trainer finishes an update next that another one has left open. Nothing
+            else happens in this call.
     """
 
     ring: str
     staging: str = "auto"
     deadline_s: float = 300.0
+    ends_update: bool = False
 
     def __post_init__(self) -> None:
         if self.staging not in STAGINGS:
@@ -101,17 +104,41 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._served = -1
         self._before = -1  # the version that was served before
         self._held = HeldVersion()
+        self._peers = Peers(self.parallel_config)
+        self._is_open = False  # vLLM's update: vLLM refuses another one meanwhile
         sleeps = device.type == "cuda" and getattr(self.model_config, "enable_sleep_mode", False)
         self._beside = Beside(bool(sleeps), lambda: self._update is not None)
 
     # --- vLLM's calls -----------------------------------------------------------------------------
 
     def init_transfer_engine(self, init_info: RollringInitInfo) -> None:
-        """Attach to the trainer's channel, also a restarted trainer's, and plan the copies."""
-        self._info = init_info
-        self._leave()
-        with self._refusals_told():
-            self._plan_and_attach(init_info)
+        """Attach to the trainer's channel, also a restarted trainer's, and plan the copies.
+
+        Of several workers, the last one raises if the trainer before has left an update open: see
+        `calls.attach`.
+        """
+        with self._peers.quietly():
+            if not init_info.ends_update:
+                self._info = init_info
+                self._leave()
+                self._attach_jointly(init_info)
+            left_open = self._peers.one_of_the_others(self._is_open)
+            if left_open != init_info.ends_update:
+                raise InvalidArgumentError(
+                    f"{'an' if left_open else 'no'} update was left open", "invalid_argument"
+                )
+
+    def _attach_jointly(self, init_info: RollringInitInfo) -> None:
+        def attach() -> int:
+            with self._refusals_told():
+                self._plan_and_attach(init_info)
+            return 0
+
+        try:
+            self._peers.jointly(attach)
+        except BaseException:
+            self._leave()
+            raise
 
     def _plan_and_attach(self, init_info: RollringInitInfo) -> None:
         if self.parallel_config.enable_eplb:
@@ -145,11 +172,13 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._attach()
 
     def start_weight_update(self) -> None:
-        with self._refusals_told():
-            self._awake()
-            self._attached()
+        if not self._peers.several:  # of several, all refuse the update, or none does
+            with self._refusals_told():
+                self._awake()
+                self._attached()
         if self._update is not None:
             self._drop("another one has started")
+        self._is_open = True
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # The base class waits for the whole device afterwards; staging has waited for ours.
@@ -157,19 +186,46 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def receive_weights(self, update_info: RollringUpdateInfo) -> None:
         """Load the version and stage it: the engine serves the one before meanwhile."""
-        with self._refusals_told():
+        self._update = None
+        try:
+            with self._peers.quietly():
+                self._update = self._staged_by_all(update_info.version)
+        except BaseException:
+            self._is_open = False  # vLLM ends it
+            raise
+
+    def _staged_by_all(self, version: int) -> WeightUpdate:
+        staged: list[WeightUpdate] = []
+
+        def stage() -> int:
+            staged.append(self._staged(version))
+            return version
+
+        try:
+            self._peers.jointly(stage)
+        except BaseException as error:
+            for update in staged:
+                update.reject(f"{error}")
+                self._say_if_poisoned(self._attached(), version)
+            raise
+        return staged[0]
+
+    def _staged(self, version: int) -> WeightUpdate:
+        try:
             self._awake()
             channel = self._attached()
             channel.check_memory(dict(self.model.named_parameters()))
+        except Exception as error:
+            self._tell_refusal(error)  # other workers take the version in meanwhile: it is rejected
+            raise
         assert self._info is not None and self._model is not None
         deadline = self._info.deadline_s
-        self._update = None
-        update = next_announced(channel, update_info.version, deadline)
+        update = next_announced(channel, version, deadline)
         try:
-            if update.version != update_info.version:
+            if update.version != version:
                 raise InvalidArgumentError(
-                    f"the trainer announced version {update_info.version}, but version "
-                    f"{update.version} arrived: do two trainers use ring {self._info.ring}?",
+                    f"the trainer announced version {version}, but version {update.version} "
+                    f"arrived: do two trainers use ring {self._info.ring}?",
                     "invalid_argument",
                 )
             update.load(deadline)
@@ -178,17 +234,48 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             update.reject(f"{type(error).__name__}: {error}")
             self._say_if_poisoned(channel, update.version)
             raise
-        self._update = update
+        return update
 
     def finish_weight_update(self) -> None:
         """Serve the version that was staged. Nothing, if none was: a session that was given up."""
         update, self._update = self._update, None
-        if update is None:
-            return
+        if update is not None:
+            with self._peers.quietly():
+                self._serve(update)
+        self._is_open = False
+
+    def _serve(self, update: WeightUpdate) -> None:
+        assert self._info is not None and self._model is not None
+        model, adopted = self._model, []
+
+        def adopt() -> int:
+            self._adopt(update)
+            adopted.append(update)
+            return update.version
+
+        def install() -> int:
+            model.install()
+            return update.version
+
+        try:
+            self._peers.jointly(adopt)
+        except BaseException as error:
+            if adopted:  # and another worker has not
+                self._part(update.version, error, model.out_of_place and not self._by_difference)
+            raise
+        try:
+            self._peers.jointly(install)
+        except BaseException as error:
+            self._part(update.version, error, False)
+            raise
+        self._before, self._served = self._served, update.version
+        self._held.take(self._info.ring, update.version)
+
+    def _adopt(self, update: WeightUpdate) -> None:
         with self._refusals_told():
             self._refuse_asleep()
             channel = self._attached()
-        assert self._info is not None and self._model is not None
+        assert self._info is not None
         try:
             update.adopt(self._info.deadline_s)
         except (VersionAbortedError, PeerGoneError) as error:
@@ -199,15 +286,19 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 f"served: {error}",
                 error.code,
             ) from error
-        try:
-            self._model.install()
-        except BaseException as error:
-            self._leave()
+
+    def _part(self, version: int, error: BaseException, whole: bool) -> None:
+        """From the channel, which counts this worker among those that serve the version.
+
+        Args:
+            whole: The model has the version before.
+        """
+        self._leave()
+        if whole:
+            self._tell_refusal(error)
+        elif self._info is not None:
             self._served = -1
-            report_partial(_log, self._info.ring, self._name, update.version, error)
-            raise
-        self._before, self._served = self._served, update.version
-        self._held.take(self._info.ring, update.version)
+            report_partial(_log, self._info.ring, self._name, version, error)
 
     # --- ours, by the worker extension ------------------------------------------------------------
 
@@ -332,10 +423,9 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         if self._model is not None:  # its memory beside the model counts as taken now
             return self._model.out_of_place
         wanted = 2 * sum(p.numel() * p.element_size() for p in self.model.parameters())
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if self.device.type == "cuda":
             free = torch.cuda.mem_get_info(self.device)[0]
-        else:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if free < wanted:
             _log.warning(
                 "versions are loaded in place, because %.1f GB are free and loading out of "
@@ -353,16 +443,5 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._model.refill()
 
     def _refuse_asleep(self) -> None:
-        if self.device.type != "cuda":
-            return
-        from vllm.device_allocator.cumem import CuMemAllocator
-
-        allocator = CuMemAllocator.instance
-        held = {} if allocator is None else allocator.pointer_to_data
-        asleep = [data for data in held.values() if getattr(data, "is_asleep", False)]
-        if any(data.tag == "weights" for data in asleep):
-            raise ReleasedError(
-                "the engine's weights are asleep, and writing to them would crash the engine: "
-                'call wake_up(tags=["weights"]) first',
-                "released",
-            )
+        if self.device.type == "cuda":
+            refuse_asleep()

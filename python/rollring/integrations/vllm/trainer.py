@@ -164,9 +164,8 @@ class RollringTrainer(TrainerEngine):
             check_one_call(client)
         made = cls(init_info, client=client, source=source)
         if made.is_sender:
-            made._calls.attaching()
             try:
-                client.init_weight_transfer_engine(
+                made._calls.attach(
                     {
                         "ring": init_info.ring,
                         "staging": init_info.staging,
@@ -179,7 +178,6 @@ class RollringTrainer(TrainerEngine):
                 if told is error:
                     raise
                 raise told from error
-            made._calls.attached()
         return made
 
     @property

@@ -1,0 +1,94 @@
+"""The workers of one engine: they take a version together, or none of them does.
+
+vLLM's executor for several processes reads the answers to a call by the order of their ranks, and
+stops at the first error. The answers of the ranks after it stay where they are, and count as those
+to the next call: from then on no call waits for these ranks. Thus only the last rank raises, for
+all of them, and the channel tells the trainer which one has failed, and why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ...errors import RejectedError
+
+_log = logging.getLogger("vllm.rollring")
+
+# Executors that hand on the error of each worker, or of the only one in their process.
+HEARD = ("uni", "ray", "external_launcher")
+FAILED = -1
+
+
+class Peers:
+    """Of one worker.
+
+    Args:
+        config: vLLM's ParallelConfig.
+
+    Attributes:
+        several: Whether there is another worker.
+    """
+
+    def __init__(self, config: Any) -> None:
+        count = int(getattr(config, "world_size", 1))
+        self.several = count > 1
+        self._is_last = config.rank % count == count - 1
+        backend = getattr(config, "distributed_executor_backend", None)
+        self._is_quiet = not self._is_last and backend not in HEARD
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """A failure in the block is raised by the last worker, and logged by the others."""
+        try:
+            yield
+        except Exception as error:
+            if not self._is_quiet:
+                raise
+            _log.error("the last worker reports this: %s", error, exc_info=error)
+
+    def jointly(self, call: Callable[[], int]) -> int:
+        """Call it on each worker, which has to come here; returns its number, which is the same on
+        all of them and not negative.
+
+        Raises:
+            RejectedError: It has failed, or has another number, on another worker.
+            Exception: That of the call.
+        """
+        if not self.several:
+            return call()
+        failure: Exception | None = None
+        try:
+            found = call()
+        except Exception as error:
+            failure, found = error, FAILED
+        most, least = self._most(found, -found)
+        if failure is not None:
+            raise failure
+        if most != -least:
+            raise RejectedError("another worker of this engine has failed", "rejected")
+        return found
+
+    def one_of_the_others(self, has: bool) -> bool:
+        """Whether one that is not the last has it. Each worker has to come here."""
+        return self.several and bool(self._most(int(has and not self._is_last))[0])
+
+    def _most(self, *numbers: int) -> list[int]:
+        """The highest of each."""
+        held = torch.tensor(numbers, dtype=torch.int64)
+        for group in _groups():
+            torch.distributed.all_reduce(held, torch.distributed.ReduceOp.MAX, group=group)
+        found: list[int] = held.tolist()
+        return found
+
+
+def _groups() -> list[Any]:
+    """Each worker meets all others in these, one after the other."""
+    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+    both = [get_tp_group(), get_pp_group()]
+    return [group.cpu_group for group in both if group.world_size > 1]
