@@ -68,7 +68,7 @@ def attached(server: Server, seen: Seen) -> bool:
 
 
 def expected(model: Any, ranks: int = 1) -> dict[str, str]:
-    """What `Server.served` is to be."""
+    """The answer of `Server.served`, if it serves the model."""
     each = as_served(dict(model.named_parameters()), ranks)
     return of_all([digests(one) for one in each])
 
