@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Weight channels on GPUs: a trainer and two engines over each kind of payload memory; and, where
 there are two GPUs, two trainer ranks and two engines that find each other by UUID although
-CUDA_VISIBLE_DEVICES differs between them, and an engine that reads over peer access. Where it is
-permitted, trainer and engines also run in namespaces of their own, as containers have them."""
+CUDA_VISIBLE_DEVICES differs between them, an engine that reads over peer access, and one whose
+process does not see the trainer's GPU. Where it is permitted, trainer and engines also run in
+namespaces of their own, as containers have them."""
 
 import os
 import subprocess
@@ -71,6 +72,12 @@ def two_gpus():
     print("two GPUs: two ranks commit together, engines found by UUID, one reads over peer access")
 
 
+def hidden_from_each_other(memory):
+    together(start("trainer", "0", memory=memory, subscribers=1),
+             start("engine", "1", name="sees-another-gpu", memory=memory))
+    print(f"two GPUs, {memory}: a trainer and an engine that see only their own")
+
+
 def main():
     gpus = subprocess.run([peer, "gpus"], capture_output=True, text=True, check=True)
     count = len(gpus.stdout.split())
@@ -86,6 +93,8 @@ def main():
         print("namespaces are not permitted: containers are left out")
     if count >= 2:
         with_ring(two_gpus)
+        for memory in ("vmm", "legacy_ipc", "host"):
+            with_ring(hidden_from_each_other, memory)
     else:
         print("one GPU: what needs two is left out")
 

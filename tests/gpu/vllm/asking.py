@@ -40,20 +40,6 @@ def sender(ring: str, servers: Server | list[Server], model: Any, **info: Any) -
     return make_trainer(RollringTrainerInitInfo(ring, rank=0, **info), client=client, source=source)
 
 
-def send_by_ipc(server: Server, model: Any, buffer: int = 1 << 28) -> None:
-    """vLLM's own way, in the form that this vLLM has it: it takes no tensor above its buffer, of
-    which this process keeps one a version.
-    """
-    from vllm.distributed.weight_transfer import ipc_engine
-
-    args = ipc_engine.IPCTrainerSendWeightsArgs(
-        send_mode="http", url=server.url, packed=True, packed_buffer_size_bytes=buffer
-    )
-    server.post("start_weight_update")
-    ipc_engine.IPCWeightTransferEngine.trainer_send_weights(iter(Source(model)), args)
-    server.post("finish_weight_update")
-
-
 def attached(server: Server, seen: Seen) -> bool:
     """Whether the server with vLLM's own ipc is there, which a CPU cannot have."""
     if not ON_GPU:
@@ -69,8 +55,8 @@ def attached(server: Server, seen: Seen) -> bool:
 
 def expected(model: Any, ranks: int = 1) -> dict[str, str]:
     """The answer of `Server.served`, if it serves the model."""
-    each = as_served(dict(model.named_parameters()), ranks)
-    return of_all([digests(one) for one in each])
+    named = dict(model.named_parameters())
+    return of_all([digests(as_served(named, rank, ranks)) for rank in range(ranks)])
 
 
 def told(error: BaseException) -> str:

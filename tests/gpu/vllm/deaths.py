@@ -186,17 +186,29 @@ def one_kill(server: Server, forks: Any, model: Any, seed: int, case: Seen) -> S
     found["serves"] = "old" if is_old else "a mixture"
     if any(not differing(now, one) for one in weights):
         found["serves"] = "new"
+    if server.ranks > 1:
+        found["ranks"] = [of_rank(now, [old, *weights], rank) for rank in range(server.ranks)]
     found["tokens_changed"] = answered != tokens
     found["states"] = [e["state"] for r in rr.describe_weights(RING) for e in r["engines"]]
-    found["said"] = "POISONED" in server_log(server.name)[log:]
+    found["said"] = server_log(server.name)[log:].count("POISONED")
     return found
+
+
+def of_rank(now: dict[str, str], known: list[dict[str, str]], rank: int) -> str:
+    def its(digests: dict[str, str]) -> dict[str, str]:
+        return {name: one for name, one in digests.items() if name.startswith(f"{rank} ")}
+
+    for name, one in zip(("old", "new", "the other new one"), known, strict=False):
+        if not differing(its(now), its(one)):
+            return name
+    return "a mixture"
 
 
 def is_right(found: Seen) -> bool:
     whole = found["serves"] != "a mixture"
     if found["serves"] == "old" and found["tokens_changed"]:
         whole = False
-    return found["cured"] and (whole or (found["staging"] == "in_place" and found["said"]))
+    return found["cured"] and (whole or (found["staging"] == "in_place" and found["said"] > 0))
 
 
 def sum_up(seen: Seen) -> None:
@@ -214,7 +226,7 @@ def sum_up(seen: Seen) -> None:
 
 
 def processes_of(name: str) -> dict[str, int]:
-    """The API server of a server, its engine, and the last rank of an engine with several."""
+    """The API server of a server, its engine, and the ranks of an engine with several."""
     port = Server(name).url.rpartition(":")[2]
     lines: dict[int, str] = {}
     parents: dict[int, int] = {}
@@ -227,16 +239,20 @@ def processes_of(name: str) -> dict[str, int]:
                 parents[int(entry.name)] = int(stat.split()[1])
     (api,) = [pid for pid, line in lines.items() if f"--port={port}" in line]
     (engine,) = [pid for pid, line in lines.items() if parents[pid] == api and "Engine" in line]
-    workers = [pid for pid, line in lines.items() if parents[pid] == engine and "Worker" in line]
-    return {"api": api, "engine": engine, "rank": max(workers, default=engine)}
+    found = {"api": api, "engine": engine}
+    for pid, line in lines.items():
+        if parents[pid] == engine and "Worker_TP" in line:
+            found[f"rank {line.rpartition('Worker_TP')[2].strip()}"] = pid
+    return found
 
 
 ENDS = (("die1", "engine"), ("die2", "api"))
+ENDS_OF_RANKS = (("tp2die1", "rank 1"), ("tp2die2", "rank 0"), ("tp2die3", "api"))
 
 
-def ends(seen: Seen, dying: Sequence[tuple[str, str]] = ENDS) -> None:
+def ends(seen: Seen, stays_at: str = "kills1", dying: Sequence[tuple[str, str]] = ENDS) -> None:
     """An engine's process and an API server are killed: the other server serves a whole version."""
-    stays = Server("kills1")
+    stays = Server(stays_at)
     stays.wait()
     model = make("small", 77)
     count = len(Source(model).tensors)
@@ -270,11 +286,11 @@ def ends(seen: Seen, dying: Sequence[tuple[str, str]] = ENDS) -> None:
         trainer.shutdown()
         now = stays.served()
         found["other_serves"] = "old" if now == before else "a mixture"
-        if not differing(now, expected(model)):
+        if not differing(now, expected(model, stays.ranks)):
             found["other_serves"] = "new"
         alone = sender(RING, stays, model, slot_bytes=SLOT)
         alone.send_weights()
-        found["goes_on_alone"] = not differing(stays.served(), expected(model))
+        found["goes_on_alone"] = not differing(stays.served(), expected(model, stays.ranks))
         alone.shutdown()
         seen["ends"].append(found)
         say(f"{found}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ SIZES = {
     "large": LARGE if ON_GPU else SMALL,
     "eight": EIGHT if ON_GPU else SMALL,
     "moe": MOE if ON_GPU else TINY_MOE,
+    "moe30": {**MOE, "num_hidden_layers": 48} if ON_GPU else TINY_MOE,
 }
+Named = Iterator[tuple[str, torch.Tensor]]
 SAVED = ("small", "large")  # servers of the others make up their first weights
 
 
@@ -112,7 +115,7 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def config(size: str) -> Any:
-    kind = Qwen3MoeConfig if size == "moe" else Qwen3Config
+    kind = Qwen3MoeConfig if size.startswith("moe") else Qwen3Config
     return kind(**COMMON, **SIZES[size])
 
 
@@ -166,33 +169,36 @@ def step(model: Any) -> None:
                 part.add_(torch.randn_like(part) * 0.02)
 
 
-def as_served(named: dict[str, torch.Tensor], ranks: int = 1) -> list[dict[str, torch.Tensor]]:
-    """The parameters of each rank of vLLM's Qwen3: q, k and v fused, gate and up as well; heads,
-    hidden units and the vocabulary divided by the ranks.
-    """
-    return [_of_rank(named, rank, ranks) for rank in range(ranks)]
-
-
 FUSED = {"q_proj": "qkv_proj", "gate_proj": "gate_up_proj"}
 PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+EXPERTS = "routed_experts."
 ROWS, COLUMNS = ("embed_tokens", "lm_head"), ("o_proj", "down_proj")
 
 
-def _of_rank(named: dict[str, torch.Tensor], rank: int, ranks: int) -> dict[str, torch.Tensor]:
-    made: dict[str, torch.Tensor] = {}
+def as_served(named: dict[str, torch.Tensor], rank: int = 0, ranks: int = 1) -> Named:
+    """The parameters of a rank of vLLM's Qwen3, one at a time: q, k and v fused, gate and up as
+    well, also of all experts; heads, hidden units and the vocabulary divided by the ranks.
+    """
+
+    def mine(tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
+        return tensor.detach().chunk(ranks, dim)[rank]
+
     for name, tensor in named.items():
         layer, _, last = name.rpartition(".")
         owner, _, kind = layer.rpartition(".")
-        if kind in FUSED:
+        if kind == "experts":
+            in_vllm = {"gate_up_proj": "w13_weight", "down_proj": "w2_weight"}[last]
+            parts = tensor.chunk(2, 1) if last == "gate_up_proj" else ()
+            cut = torch.cat([mine(one, 1) for one in parts], 1) if parts else mine(tensor, 2)
+            yield f"{layer}.{EXPERTS}{in_vllm}", cut
+        elif kind in FUSED:
             whole = FUSED[kind]
-            found = [named[f"{owner}.{part}.{last}"].detach() for part in PARTS[whole]]
-            made[f"{owner}.{whole}.{last}"] = torch.cat([one.chunk(ranks)[rank] for one in found])
+            found = [mine(named[f"{owner}.{part}.{last}"]) for part in PARTS[whole]]
+            yield f"{owner}.{whole}.{last}", torch.cat(found)
+        elif kind in ROWS or kind in COLUMNS:
+            yield name, mine(tensor, int(kind in COLUMNS))
         elif not any(kind in one for one in PARTS.values()):
-            whole_one = tensor.detach()
-            if kind in ROWS or kind in COLUMNS:
-                whole_one = whole_one.chunk(ranks, dim=int(kind in COLUMNS))[rank]
-            made[name] = whole_one
-    return made
+            yield name, tensor.detach()
 
 
 def main(folder: str) -> None:
@@ -202,7 +208,8 @@ def main(folder: str) -> None:
             make(size).save_pretrained(place)
         else:
             made = config(size)
-            made.architectures = ["Qwen3MoeForCausalLM" if size == "moe" else "Qwen3ForCausalLM"]
+            kind = "Qwen3MoeForCausalLM" if size.startswith("moe") else "Qwen3ForCausalLM"
+            made.architectures = [kind]
             made.dtype = DTYPE
             made.save_pretrained(place)
         save_tokenizer(place)

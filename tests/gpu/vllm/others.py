@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from asking import RING, Seen, attached, expected, say, send_by_ipc, sender, told
+from asking import RING, Seen, attached, expected, say, sender, told
 from models import DTYPE, Source, make, step
 from probe import differing
 from safetensors.torch import save_file
 from serving import PROMPTS, TOKENS, Server
+from twins import Own
 
 import rollring as rr
 
 
-def sleeps(seen: Seen) -> None:
-    server = Server("sleeps")
+def sleeps(seen: Seen, name: str = "sleeps") -> None:
+    server = Server(name)
     server.wait()
     model = make("large", 2)
     rr.create(RING)
@@ -29,8 +30,8 @@ def sleeps(seen: Seen) -> None:
         trainer = sender(RING, server, model, staging=staging)
         step(model)
         trainer.send_weights()
-        wanted, tokens = expected(model), server.tokens()
-        seen[f"before_differs, {staging}"] = len(differing(server.call("probe_digests"), wanted))
+        wanted, tokens = expected(model, server.ranks), server.tokens()
+        seen[f"before_differs, {staging}"] = len(differing(server.served(), wanted))
         for level in (1, 1, 2, 2):
             found = one_sleep(server, trainer, level, wanted)
             found["staging"] = staging
@@ -45,15 +46,15 @@ def sleeps(seen: Seen) -> None:
         except Exception as error:
             seen[f"attaching asleep, {staging}"] = told(error)
         server.post("wake_up")
-        seen[f"after_differs, {staging}"] = len(differing(server.call("probe_digests"), wanted))
+        seen[f"after_differs, {staging}"] = len(differing(server.served(), wanted))
 
 
 def one_sleep(server: Server, trainer: Any, level: int, wanted: dict[str, str]) -> Seen:
-    found: Seen = {"level": level, "awake": server.call("probe_memory")}
+    found: Seen = {"level": level, "awake": server.calls("probe_memory")}
     begun = time.monotonic()
     server.post(f"sleep?level={level}")
     found["sleep_ms"] = round(1e3 * (time.monotonic() - begun), 1)
-    found["asleep"] = server.call("probe_memory")
+    found["asleep"] = server.calls("probe_memory")
     try:
         trainer.send_weights()
         found["update_asleep"] = "was taken"
@@ -63,10 +64,10 @@ def one_sleep(server: Server, trainer: Any, level: int, wanted: dict[str, str]) 
     server.post("wake_up?tags=weights")
     found["wake_weights_ms"] = round(1e3 * (time.monotonic() - begun), 1)
     if level == 2:
-        found["lost"] = len(differing(server.call("probe_digests"), wanted))
+        found["lost"] = len(differing(server.served(), wanted))
         trainer.send_weights()
     server.post("wake_up?tags=kv_cache")
-    found["differs"] = len(differing(server.call("probe_digests"), wanted))
+    found["differs"] = len(differing(server.served(), wanted))
     return found
 
 
@@ -215,6 +216,7 @@ def fp8(seen: Seen) -> None:
     ours.wait()
     with_ipc = attached(theirs, seen)
     model = make("large", 9)
+    own = Own(theirs, "large", model, 1 << 28)
     rr.create(RING)
     seen["versions"] = []
     for staging in ("out_of_place", "in_place"):
@@ -225,7 +227,7 @@ def fp8(seen: Seen) -> None:
             trainer.send_weights()
             found: Seen = {"staging": staging}
             if with_ipc:
-                send_by_ipc(theirs, model)
+                own.send()
                 served, other = ours.call("probe_digests"), theirs.call("probe_digests")
                 found["parameters"] = len(served)
                 found["differ_from_ipc"] = differing(served, other)

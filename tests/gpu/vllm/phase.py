@@ -6,8 +6,10 @@
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
-    ranks       versions of an engine of two tensor parallel ranks (two GPUs)
-    ranks_times its times beside those of an engine on one GPU; ranks_kills, ranks_ends: as above
+    ranks       versions of an engine of two tensor parallel ranks (two GPUs); ranks_moe, ranks_times,
+                ranks_times_moe, ranks_kills1 ..., ranks_ends, ranks_sleeps: as above
+    ranks_moe30 versions of 30 billion parameters, by ours alone
+    far         an engine on another GPU than its trainer, beside vLLM's own nccl
     sleeps      sleep levels 1 and 2 with rollring's memory backend
     in_process  vLLM's LLM in the trainer's process
     prefix      prompts that are asked again after a version, with the prefix cache on
@@ -59,8 +61,13 @@ PHASES = {
     "ends": deaths.ends,
     "ranks": tensor_parallel.versions,
     "ranks_times": tensor_parallel.times,
-    "ranks_kills": partial(deaths.kills, name="tp2kills"),
-    "ranks_ends": partial(deaths.ends, dying=(("tp2kills", "rank"),)),
+    "ranks_moe": tensor_parallel.moe,
+    "ranks_moe30": tensor_parallel.moe30,
+    "ranks_times_moe": tensor_parallel.times_moe,
+    **{f"ranks_kills{n}": partial(deaths.kills, name=f"tp2kills{n}") for n in range(1, 5)},
+    "ranks_ends": partial(deaths.ends, stays_at="tp2die4", dying=deaths.ENDS_OF_RANKS),
+    "ranks_sleeps": partial(others.sleeps, name="tp2sleeps"),
+    "far": tensor_parallel.far,
     "sleeps": others.sleeps,
     "in_process": others.in_process,
     "prefix": others.prefix,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,11 +14,11 @@ WORDS = 1 << 23  # of 8 bytes, hashed at once
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-def digests(named: dict[str, torch.Tensor]) -> dict[str, str]:
+def digests(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
     """A hash of each tensor's bytes, in row-major order, made where the tensor lies. It tells
     versions apart. It is not a defence against forged ones.
     """
-    return {name: _digest(tensor.detach()) for name, tensor in named.items()}
+    return {name: _digest(tensor.detach()) for name, tensor in named}
 
 
 def _digest(tensor: torch.Tensor) -> str:
@@ -42,7 +43,7 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-EMPTY = digests({"": torch.empty(0)})[""]
+EMPTY = _digest(torch.empty(0))
 
 
 def differing(served: dict[str, str], other: dict[str, str]) -> list[str]:
@@ -68,7 +69,7 @@ class Probe(WorkerExtension):
 
     def probe_digests(self) -> dict[str, str]:
         """Of all parameters as they lie in the engine: fused, and padded where vLLM pads."""
-        return digests(dict(self.model_runner.model.named_parameters()))
+        return digests(self.model_runner.model.named_parameters())
 
     def probe_idle(self) -> str:
         """Once the GPU has done all that it was asked for."""

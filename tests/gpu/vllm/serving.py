@@ -20,8 +20,9 @@ import requests
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = float(os.environ.get("VGPU_PATIENCE", "240"))
-TOKENS = 9
-PROMPTS = [[5 + i, 17, 99 + 7 * i, 400, 7 + i] for i in range(8)]
+TOKENS = int(os.environ.get("VGPU_TOKENS", "9"))
+ASKED = int(os.environ.get("VGPU_PROMPTS", "8"))
+PROMPTS = [[5 + i, 17, 99 + 7 * i, 400, 7 + i] for i in range(ASKED)]
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -65,7 +66,15 @@ SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
     "fp8": (8111, "large", "rollring", [PLAIN, EAGER, "--quantization=fp8"]),
     "fp8ipc": (8112, "large", "ipc", [PLAIN, EAGER, "--quantization=fp8"]),
     "tp2": (8113, "eight", "rollring", [PLAIN, GRAPHED, DUMMY, *TWO]),
-    "tp2kills": (8114, "small", "rollring", [PLAIN, EAGER, *TWO]),
+    "tp2ipc": (8114, "eight", "ipc", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2moe": (8115, "moe", "rollring", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2moeipc": (8116, "moe", "ipc", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2moe30": (8117, "moe30", "rollring", [PLAIN, EAGER, DUMMY, *TWO]),
+    "tp2sleeps": (8118, "large", "rollring", [PLAIN, GRAPHED, "--enable-sleep-mode", *TWO]),
+    "far": (8141, "eight", "rollring", [PLAIN, EAGER, DUMMY]),
+    "farnccl": (8142, "eight", "nccl", [PLAIN, EAGER, DUMMY]),
+    **{f"tp2kills{n}": (8150 + n, "small", "rollring", [PLAIN, EAGER, *TWO]) for n in range(1, 5)},
+    **{f"tp2die{n}": (8160 + n, "small", "rollring", [PLAIN, EAGER, *TWO]) for n in range(1, 5)},
     **{f"kills{n}": (8120 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 5)},
     **{f"die{n}": (8130 + n, "small", "rollring", [PLAIN, EAGER]) for n in range(1, 3)},
 }
@@ -176,6 +185,17 @@ class Server:
         return f"{answer.status_code} {answer.text[:300]}"
 
 
+# On the second GPU, where a trainer on the first one has no other process beside it.
+ELSEWHERE = {"far": "1", "farnccl": "1"}
+
+
+def environment(name: str) -> dict[str, str]:
+    found = {**os.environ, **ENVIRONMENT}
+    if name in ELSEWHERE and on_gpu():
+        found["CUDA_VISIBLE_DEVICES"] = ELSEWHERE[name]
+    return found
+
+
 def run(folder: Path, names: list[str]) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
     for name in names:
@@ -186,7 +206,7 @@ def run(folder: Path, names: list[str]) -> None:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, **ENVIRONMENT},
+                env=environment(name),
             )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -1,76 +1,132 @@
-"""Versions of an engine whose tensor parallel ranks have a GPU each; the trainer is on the first."""
+"""An engine whose tensor parallel ranks have a GPU each, while the trainer is on the first; and an
+engine on another GPU than its trainer.
+"""
 
 from __future__ import annotations
 
-import json
+import socket
+import threading
 import time
 from typing import Any
 
-from asking import RING, Seen, expected, of, say, sender
-from models import make, step
-from probe import differing
+import torch
+import updates
+from asking import RING, Seen, expected, say, sender
+from models import ON_GPU, Source, make, step
+from probe import differing, synchronized
 from serving import Server
-from updates import TURNS, VERSIONS, WAYS, idle_call
+from twins import BUFFER
 
 import rollring as rr
 
+BOTH = ("out_of_place", "in_place")
+
 
 def versions(seen: Seen) -> None:
-    """All parameters of both ranks are the trainer's, in turns beside the model and in place."""
-    server = Server("tp2")
-    server.wait()
-    model = make("eight")
-    rr.create(RING)
-    seen.update(parameters=sum(p.numel() for p in model.parameters()), versions=[])
-    outputs = set()
-    for number in range(VERSIONS):
-        staging = ("out_of_place", "in_place")[number % 2]
-        step(model)
-        trainer = sender(RING, server, model, staging=staging)
-        begun = time.monotonic()
-        trainer.send_weights()
-        found: Seen = {"version": trainer.version, "staging": staging}
-        found["ms"] = round(1e3 * (time.monotonic() - begun), 1)
-        trainer.shutdown()
-        served = server.served()
-        found["parameters"] = len(served)
-        found["differ_from_trainer"] = differing(served, expected(model, server.ranks))
-        outputs.add(json.dumps(server.tokens()))
-        seen["versions"].append(found)
-        if number % 5 == 0:
-            say(f"version {found}")
-    seen["plan"] = server.calls("probe_plan")
-    seen["different_outputs"] = len(outputs)
-    seen["bytes_equal"] = sum(not one["differ_from_trainer"] for one in seen["versions"])
-    say(f"of {len(seen['versions'])}: bytes equal {seen['bytes_equal']}")
+    updates.versions(seen, "eight", "tp2", "tp2ipc", BOTH)
+
+
+def moe(seen: Seen) -> None:
+    updates.versions(seen, "moe", "tp2moe", "tp2moeipc", BOTH)
+
+
+def moe30(seen: Seen) -> None:
+    """All layers of a model of 30 billion parameters: two engines of it have no room."""
+    updates.versions(seen, "moe30", "tp2moe30", "", ("in_place",))
 
 
 def times(seen: Seen) -> None:
-    """In turns with an engine on the trainer's GPU, which takes twice the bytes of a rank."""
-    servers = {"two ranks": Server("tp2"), "one": Server("eight")}
-    for server in servers.values():
-        server.wait()
+    updates.times(seen, "eight", "tp2", "tp2ipc")
+    across(seen)
+
+
+def times_moe(seen: Seen) -> None:
+    updates.times(seen, "moe", "tp2moe", "tp2moeipc")
+
+
+def across(seen: Seen) -> None:
+    """A rank's half of the bytes from the trainer's GPU to the other one."""
+    if not ON_GPU:
+        return
+    half = seen["bytes"] // 2
+    one = torch.empty(half, dtype=torch.uint8, device="cuda:0")
+    other = torch.empty(half, dtype=torch.uint8, device="cuda:1")
+    found = []
+    for _ in range(6):
+        torch.cuda.synchronize(0)
+        begun = time.perf_counter()
+        other.copy_(one)
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+        found.append(1e3 * (time.perf_counter() - begun))
+    seen["half_across_ms"] = round(sorted(found[1:])[2], 2)
+    say(f"half of the bytes to the other GPU: {seen['half_across_ms']} ms")
+
+
+# --- an engine on another GPU than its trainer ----------------------------------------------------
+
+
+class Broadcasts:
+    """vLLM's own packed nccl to a server whose workers have GPUs of their own."""
+
+    def __init__(self, server: Server, model: Any) -> None:
+        from vllm.distributed.weight_transfer import nccl_engine
+
+        self.server, self._theirs, self._source = server, nccl_engine, Source(model)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        where = {"master_address": "127.0.0.1", "master_port": port, "world_size": 1 + server.ranks}
+        calls = self._beside("init_weight_transfer_engine", init_info={**where, "rank_offset": 1})
+        self._group = nccl_engine.NCCLWeightTransferEngine.trainer_init(where)
+        calls.join()
+        metadata = self._source.metadata()
+        self._update = {
+            "names": [one.name for one in metadata],
+            "dtype_names": [str(one.dtype).rpartition(".")[2] for one in metadata],
+            "shapes": [list(one.shape) for one in metadata],
+            "packed": True,
+            "packed_buffer_size_bytes": BUFFER,
+        }
+
+    def _beside(self, path: str, **body: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: self.server.post(path, **body), daemon=True)
+        thread.start()
+        return thread
+
+    def send(self) -> None:
+        self.server.post("start_weight_update")
+        calls = self._beside("update_weights", update_info=self._update)
+        args = self._theirs.NCCLTrainerSendWeightsArgs(
+            group=self._group, packed=True, packed_buffer_size_bytes=BUFFER
+        )
+        self._theirs.NCCLWeightTransferEngine.trainer_send_weights(iter(self._source), args)
+        calls.join()
+        self.server.post("finish_weight_update")
+
+
+def far(seen: Seen) -> None:
+    """Each server sees one GPU, which is not the trainer's."""
+    ours, theirs = Server("far"), Server("farnccl")
+    ours.wait()
     model = make("eight", 3)
     seen["bytes"] = sum(p.numel() * p.element_size() for p in model.parameters())
-    for way, info in WAYS.items():
-        trainers: dict[str, Any] = {}
-        for name, server in servers.items():
-            rr.create(f"{RING}{len(trainers)}")
-            trainers[name] = sender(f"{RING}{len(trainers)}", server, model, **info)
-        taken: dict[str, list[float]] = {name: [] for name in servers}
-        try:
-            for _ in range(TURNS):  # the first two warm up
-                for name, server in servers.items():
-                    begun = time.perf_counter()
-                    trainers[name].send_weights()
-                    server.calls("probe_idle")
-                    taken[name].append(1e3 * (time.perf_counter() - begun))
-        finally:
-            for number, trainer in enumerate(trainers.values()):
-                trainer.shutdown()
-                rr.remove(f"{RING}{number}", force=True)
-        for name, found in taken.items():
-            seen[f"{name}, {way}"] = of(found[2:])
-            say(f"{name}, {way}: {seen[f'{name}, {way}']}")
-    seen["probe_idle_ms"] = {name: idle_call(server) for name, server in servers.items()}
-    say(f"idle calls {seen['probe_idle_ms']} ms")
+    rr.create(RING)
+    for staging in BOTH:
+        trainer = sender(RING, ours, model, staging=staging)
+        step(model)
+        trainer.send_weights()
+        trainer.shutdown()
+        seen[f"differs, {staging}"] = len(differing(ours.served(), expected(model)))
+    other = None
+    if ON_GPU:
+        theirs.wait()
+        own = Broadcasts(theirs, model)
+        step(model)
+        synchronized()
+        own.send()
+        seen["nccl differs"] = len(differing(theirs.served(), expected(model)))
+        other = ("nccl", theirs, own.send)
+    for way, info in updates.WAYS.items():
+        updates.in_turns(seen, way, ours, model, info, other)
+    across(seen)

@@ -158,7 +158,7 @@ def run(seen: dict[str, Any], ring: str, folder: Path) -> None:
         def _compare(self, model: Any) -> None:
             served = server.call("probe_digests")
             named = {n.removeprefix("module."): p for n, p in model.named_parameters()}
-            mine = digests(as_served(named)[0])
+            mine = digests(as_served(named))
             seen["syncs"].append(
                 {
                     "version": (transfer.report or {}).get("version"),

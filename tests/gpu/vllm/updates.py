@@ -4,59 +4,82 @@ requests wait.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from asking import RING, Seen, attached, expected, of, say, send_by_ipc, sender
+from asking import RING, Seen, attached, expected, of, say, sender
 from models import DEVICE, ON_GPU, make, step
 from probe import differing, synchronized
-from serving import PROMPTS, Server
+from serving import Server
+from twins import BUFFER, Own
 from waiting import Streams
 
 import rollring as rr
 
 VERSIONS = int(os.environ.get("VGPU_VERSIONS", "20"))
-ASKED = int(os.environ.get("VGPU_PROMPTS", "8"))
 TURNS = int(os.environ.get("VGPU_TURNS", "12"))
 
 
-def versions(seen: Seen, size: str = "large", ours_at: str = "rollring", ipc: str = "ipc") -> None:
-    ours, theirs = Server(ours_at), Server(ipc)
+def versions(
+    seen: Seen,
+    size: str = "large",
+    ours_at: str = "rollring",
+    ipc: str = "ipc",
+    stagings: Sequence[str] = ("out_of_place",),
+) -> None:
+    """Of each staging as many. `ipc`: empty where there is no such server."""
+    ours = Server(ours_at)
     ours.wait()
-    with_ipc = attached(theirs, seen)
     model = make(size)
     seen.update(parameters=sum(p.numel() for p in model.parameters()), versions=[])
     rr.create(RING)
-    trainer = sender(RING, ours, model, staging="out_of_place")
-    seen["tensors"] = len(trainer.source.tensors)
-    seen["plan"] = ours.call("probe_plan")
-    prompts = PROMPTS[:ASKED]
-    for _ in range(VERSIONS):
-        step(model)
-        begun = time.monotonic()
-        trainer.send_weights()
-        took = time.monotonic() - begun
-        found = {"version": trainer.version, "ms": round(1e3 * took, 1)}
-        served = ours.call("probe_digests")
-        found["parameters"] = len(served)
-        if size != "moe":  # whose experts lie otherwise than the trainer's
-            found["differ_from_trainer"] = differing(served, expected(model))
-        tokens = ours.tokens(prompts)
-        found["tokens"] = json.dumps(tokens)
-        if with_ipc:
-            send_by_ipc(theirs, model, 1 << 28 if size == "large" else 1 << 30)
-            found["differ_from_ipc"] = differing(served, theirs.call("probe_digests"))
-            found["tokens_equal_ipc"] = tokens == theirs.tokens(prompts)
-        seen["versions"].append(found)
-        if len(seen["versions"]) % 10 == 1:
-            say(f"version {found}")
-    trainer.shutdown()
+    with contextlib.ExitStack() as until_the_end:
+        own = None
+        if ipc and attached(Server(ipc), seen):
+            buffer = BUFFER if size != "large" else 1 << 28
+            own = until_the_end.enter_context(Own(Server(ipc), size, model, buffer))
+        for staging in stagings:
+            trainer = sender(RING, ours, model, staging=staging)
+            seen["tensors"] = len(trainer.source.tensors)
+            seen[f"plan, {staging}"] = ours.calls("probe_plan")
+            for _ in range(max(VERSIONS // len(stagings), 1)):
+                found = {"staging": staging, **one_version(ours, model, trainer, own)}
+                seen["versions"].append(found)
+                if len(seen["versions"]) % 10 == 1:
+                    say(f"version {found}")
+            trainer.shutdown()
     sum_up(seen)
+
+
+def one_version(ours: Server, model: Any, trainer: Any, own: Own | None) -> Seen:
+    step(model)
+    synchronized()
+    begun = time.monotonic()
+    trainer.send_weights()
+    took = time.monotonic() - begun
+    found = {"version": trainer.version, "ms": round(1e3 * took, 1)}
+    served = ours.served()
+    found["parameters"] = len(served)
+    found["differ_from_trainer"] = differing(served, expected(model, ours.ranks))
+    tokens = ours.tokens()
+    found["tokens"] = json.dumps(tokens)
+    if own is not None:
+        own.copy()
+        own.send()
+        found["differ_from_ipc"] = differing(served, own.server.served())
+        its = own.server.tokens()
+        found["tokens_equal_ipc"] = tokens == its
+        # Otherwise: whether the servers round in other ways, or each does from time to time.
+        pairs = zip(tokens, its, strict=True)
+        found["first_tokens_equal_ipc"] = sum(one[0] == other[0] for one, other in pairs)
+        found["tokens_repeat"] = [tokens == ours.tokens(), its == own.server.tokens()]
+    return found
 
 
 def sum_up(seen: Seen) -> None:
@@ -88,32 +111,48 @@ def times(seen: Seen, size: str = "large", at: str = "rollring", ipc: str = "ipc
     model = make(size, 3)
     total = sum(p.numel() * p.element_size() for p in model.parameters())
     rr.create(RING)
-    with_ipc = attached(theirs, seen)
-    for way, info in WAYS.items():
-        trainer = sender(RING, ours, model, **info)
-        seen.update(bytes=total, tensors=len(trainer.source.tensors))
-        sends: dict[str, tuple[Server, Callable[[], None]]] = {way: (ours, trainer.send_weights)}
-        if with_ipc and "one call" not in way:
-            sends["ipc"] = (theirs, lambda: send_by_ipc(theirs, model, 1 << 30))
-        taken: dict[str, list[float]] = {name: [] for name in sends}
-        reports = []
-        for _ in range(TURNS):  # in turns; the first two warm up
-            for name, (server, send) in sends.items():
-                begun = time.perf_counter()
-                send()
-                server.call("probe_idle")
-                taken[name].append(1e3 * (time.perf_counter() - begun))
-            reports.append(trainer.report)
-        trainer.shutdown()
-        for name, found in taken.items():
-            key = name if name != "ipc" else f"ipc beside {way}"
-            seen[key] = of(found[2:])
-            say(f"{key}: {seen[key]}")
-        seen[f"channel, {way}"] = reports[-1]
+    seen["bytes"] = total
+    with contextlib.ExitStack() as until_the_end:
+        other = None
+        if attached(theirs, seen):
+            own = until_the_end.enter_context(Own(theirs, size, model))
+            own.copy()
+            other = ("ipc", theirs, own.send)
+        for way, info in WAYS.items():
+            in_turns(seen, way, ours, model, info, other)
     seen["probe_idle_ms"] = idle_call(ours)
     if ON_GPU:
         seen["two_copies_ms"] = two_copies(total)
     say(f"an idle call {seen['probe_idle_ms']} ms, two copies {seen.get('two_copies_ms')} ms")
+
+
+Other = tuple[str, Server, Callable[[], None]]
+
+
+def in_turns(
+    seen: Seen, way: str, ours: Server, model: Any, info: Seen, other: Other | None
+) -> None:
+    """Versions of one way of ours, and beside those of several calls vLLM's own."""
+    trainer = sender(RING, ours, model, **info)
+    seen["tensors"] = len(trainer.source.tensors)
+    sends: list[Other] = [(way, ours, trainer.send_weights)]
+    if other is not None and "one call" not in way:
+        sends.append(other)
+    taken: dict[str, list[float]] = {name: [] for name, _, _ in sends}
+    reports = []
+    for _ in range(TURNS):  # the first two warm up
+        for name, server, send in sends:
+            begun = time.perf_counter()
+            send()
+            server.calls("probe_idle")
+            taken[name].append(1e3 * (time.perf_counter() - begun))
+        reports.append(trainer.report)
+    trainer.shutdown()
+    for name, found in taken.items():
+        key = name if name == way else f"{name} beside {way}"
+        seen[key] = of(found[2:])
+        say(f"{key}: {seen[key]}")
+    seen[f"channel, {way}"] = reports[-1]
 
 
 def idle_call(server: Server) -> float:
@@ -166,6 +205,7 @@ def waits(seen: Seen, size: str = "large", at: str = "rollring", ipc: str = "ipc
     ours.wait()
     with_ipc = attached(theirs, seen)
     model = make(size, 4)
+    own = Own(theirs, size, model)
     rr.create(RING)
     with Streams(ours.url) as streams:
         for way, info in LOADED.items():
@@ -179,7 +219,7 @@ def waits(seen: Seen, size: str = "large", at: str = "rollring", ipc: str = "ipc
 
         def paused() -> None:
             theirs.post("pause?mode=keep")
-            send_by_ipc(theirs, model, 1 << 30)
+            own.send()
             theirs.post("resume")
 
         paused()
