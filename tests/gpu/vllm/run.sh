@@ -5,7 +5,7 @@
 #
 # Phases with a + between them run at once. VGPU_SERVERS names the servers that are started; those
 # of an empty one run already. Those of VGPU_LATER are started after the first phases, and run on
-# after this script.
+# after this script. VGPU_EAGER=1 starts servers without CUDA graphs.
 #
 # A phase that fails or takes too long does not keep the others from being run. All processes end
 # with this script otherwise, which takes at most ${VGPU_SECONDS:-560} seconds.

