@@ -82,7 +82,7 @@ def test_an_engine_that_cannot_attach_tells_the_trainer_why(
         pass
     client = Remote(made_engine())
     with monkeypatch.context() as patch:
-        patch.setattr(client.engine, "_out_of_place", lambda: 1 / 0)
+        patch.setattr(client.engine, "_awake", lambda: 1 / 0)
         with (
             pytest.raises(rr.RejectedError, match="ZeroDivisionError"),
             sending(ring, client, Source()),

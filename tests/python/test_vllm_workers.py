@@ -208,6 +208,17 @@ def test_workers_attach_together(
         assert server.serve(source) == [True, True]
 
 
+def test_all_load_in_place_if_one_has_no_memory_to_load_beside(
+    ring: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.workers[0].engine, "_out_of_place", lambda: False)
+    source = Source(WIDE)
+    with sending(ring, server, source) as trainer:
+        trainer.send_weights()
+        assert server.serve(source) == [True, True]
+    assert not any(worker.engine._model.out_of_place for worker in server.workers)
+
+
 def test_an_update_is_ended_that_another_server_of_the_fleet_has_failed(
     ring: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,9 +73,11 @@ class Peers:
             raise RejectedError("another worker of this engine has failed", "rejected")
         return found
 
-    def one_of_the_others(self, has: bool) -> bool:
-        """Whether one that is not the last has it. Each worker has to come here."""
-        return self.several and bool(self._most(int(has and not self._is_last))[0])
+    def one_has(self, has: bool, *, but_the_last: bool = False) -> bool:
+        """Whether one of them, or one that is not the last, has it. Each worker has to come here."""
+        if self._is_last and but_the_last:
+            has = False
+        return bool(self._most(int(has))[0]) if self.several else has
 
     def _most(self, *numbers: int) -> list[int]:
         """The highest of each."""

@@ -122,16 +122,19 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 self._info = init_info
                 self._leave()
                 self._attach_jointly(init_info)
-            left_open = self._peers.one_of_the_others(self._is_open)
+            left_open = self._peers.one_has(self._is_open, but_the_last=True)
             if left_open != init_info.ends_update:
                 raise InvalidArgumentError(
                     f"{'an' if left_open else 'no'} update was left open", "invalid_argument"
                 )
 
     def _attach_jointly(self, init_info: RollringInitInfo) -> None:
+        # One that loads in place can leave a mixture: the others load in place as well then.
+        in_place = self._peers.one_has(not self._out_of_place())
+
         def attach() -> int:
             with self._refusals_told():
-                self._plan_and_attach(init_info)
+                self._plan_and_attach(init_info, not in_place)
             return 0
 
         try:
@@ -140,7 +143,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._leave()
             raise
 
-    def _plan_and_attach(self, init_info: RollringInitInfo) -> None:
+    def _plan_and_attach(self, init_info: RollringInitInfo, out_of_place: bool) -> None:
         if self.parallel_config.enable_eplb:
             raise InvalidArgumentError(
                 "EPLB moves experts while the engine serves, so a plan would write to their "
@@ -159,7 +162,6 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         )
         published = [(name, torch_dtype(dtype), shape) for name, dtype, shape in found]
         with set_current_vllm_config(self.vllm_config):
-            out_of_place = self._out_of_place()
             if self._model is None:
                 self._model = LoadedModel(
                     self.model, self.model_config, out_of_place, self._beside.region
