@@ -12,7 +12,7 @@ namespace rollring {
 // The way of a version into the engine's tensors.
 enum class Staging : std::uint8_t {
     copy,   // load copies it there
-    delta,  // load lists the values that differ, adopt exchanges them; for host memory alone
+    delta,  // load lists the values that differ, adopt exchanges them
 };
 ROLLRING_API std::string_view name(Staging staging);
 

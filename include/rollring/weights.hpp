@@ -289,7 +289,8 @@ class [[nodiscard]] ROLLRING_API Update {
     // Errors: as adopt().
     Result<void> wait_committed(Deadline deadline);
     // Waits until the version is committed, then declares that the engine serves it. With
-    // Staging::delta it exchanges the values first.
+    // Staging::delta it exchanges the values first, behind the work on the GPU's default stream;
+    // work on the tensors in other streams must have ended.
     // Errors: timed_out (may be called again), aborted, peer_gone, expelled.
     Result<void> adopt(Deadline deadline);
     // Declares that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
@@ -340,7 +341,8 @@ class ROLLRING_API Subscriber {
 
     // With Staging::delta: exchanges the values of the last version back, so that the tensors hold
     // the version before it, and live_version() is that one. Once for a version, until the next one
-    // begins to load. The publisher does not send the version again. Needs no publisher.
+    // begins to load. The publisher does not send the version again. Needs no publisher. Other
+    // streams of a GPU: as Update::adopt.
     // Errors: invalid_argument (there is nothing to go back to), busy (an update is open),
     // already_released (names the tensor).
     Result<void> rollback();

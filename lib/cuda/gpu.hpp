@@ -25,8 +25,10 @@ enum class Kernel : std::size_t {
     unpack_views,
     checksum,
     gather,
+    delta_compare,
+    delta_exchange,
 };
-inline constexpr std::size_t kernel_count = 11;
+inline constexpr std::size_t kernel_count = 13;
 
 class Gpu {
   public:

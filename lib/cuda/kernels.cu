@@ -3,10 +3,12 @@
 //
 // Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
 // their own, with sums and without: an unused feature costs neither registers nor branches. The
-// tiles of views that are not contiguous have a kernel, and a launch, to themselves.
+// tiles of views that are not contiguous have a kernel, and a launch, to themselves. Differences
+// have tables and kernels of their own.
 
 #include "copy_run.cuh"
 #include "copy_view.hpp"
+#include "delta_tiles.cuh"
 #include "gather_copy.hpp"
 
 namespace rollring::cuda {
@@ -324,6 +326,23 @@ extern "C" __global__ void __launch_bounds__(block_threads)
         run = next;
     }
     wait_for_earlier();  // even if nothing was written: later work waits for this kernel only
+}
+
+// A block a tile: its threads compare vectors, and collect differences in shared memory.
+extern "C" __global__ void __launch_bounds__(block_threads, 6)
+    rollring_delta_compare(const __grid_constant__ DeltaArgs args) {
+    __shared__ DeltaShared shared;
+    with_kind(args.kind, [&](auto element, auto strided) {
+        compare_tiles<decltype(element), decltype(strided)::value>(args, shared);
+    });
+}
+
+// A warp a tile.
+extern "C" __global__ void __launch_bounds__(block_threads)
+    rollring_delta_exchange(const __grid_constant__ DeltaArgs args) {
+    with_kind(args.kind, [&](auto element, auto strided) {
+        exchange_tiles<decltype(element), decltype(strided)::value>(args);
+    });
 }
 
 }  // namespace rollring::cuda

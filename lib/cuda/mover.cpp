@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "gpu_difference.hpp"
 #include "plan.hpp"
 
 namespace rollring::cuda {
@@ -27,6 +28,10 @@ class GpuMover : public device::Mover {
     std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
         return make_plan(gpu_, jobs);
+    }
+    Result<std::unique_ptr<device::Difference>> difference(
+        std::vector<std::vector<device::CopyJob>> parts) override {
+        return make_difference(gpu_, parts);
     }
     Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;
     Result<void> wait(Stream stream, Deadline deadline) override;

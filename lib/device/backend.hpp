@@ -123,9 +123,9 @@ class Mover {
     virtual std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) = 0;
     virtual Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) = 0;
     // The differences of a version from its tensors, of which `parts` has the copies of each part:
-    // each is a view, and no two elements of the tensors share memory. unsupported: this device
-    // does not compare.
-    virtual Result<std::unique_ptr<Difference>> difference(std::vector<std::vector<CopyJob>> parts);
+    // each is a view, and no two elements of the tensors share memory.
+    virtual Result<std::unique_ptr<Difference>> difference(
+        std::vector<std::vector<CopyJob>> parts) = 0;
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "rollring/error.hpp"
+#include "rollring/time.hpp"
 #include "rollring/weight_tensor.hpp"
 
 namespace rollring::device {
@@ -21,16 +22,17 @@ class Difference {
     };
 
     virtual ~Difference() = default;
-    // Empties the list, which may use memory of `bytes_max` from now on. Memory beyond
-    // `bytes_kept`, and beyond the bytes that the list used, is freed.
+    // Empties the list, which may use memory of `bytes_max` from now on. Memory beyond `bytes_kept`
+    // is freed. Requires that the device does nothing any more for this object.
     virtual void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) = 0;
     // Compares a part in its slot with the tensors, which are only read, and appends the values of
     // the slot that differ. Waits for the device. False: there is no room, and the list is as it
-    // was before.
-    virtual Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream) = 0;
-    // Exchanges the listed values of a part with those of the tensors. Waits for the device. After
-    // an error some may be exchanged.
-    virtual Result<void> swap(std::size_t part, Stream stream) = 0;
+    // was before. timed_out: the device still compares; a call with the same arguments goes on.
+    virtual Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
+                                 Deadline deadline) = 0;
+    // Exchanges the listed values of the first `parts` parts with those of the tensors. Waits for
+    // the device. After an error some may be exchanged.
+    virtual Result<void> swap(std::size_t parts, Stream stream) = 0;
     [[nodiscard]] virtual Size size() const = 0;
 };
 

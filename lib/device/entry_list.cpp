@@ -12,7 +12,7 @@ constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
 }  // namespace
 
 void EntryList::clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) {
-    const std::uint64_t keep = std::min(bytes_max, std::max(used_, bytes_kept));
+    const std::uint64_t keep = std::min(bytes_max, bytes_kept);
     while (!blocks_.empty() && allocated_ > keep) {
         allocated_ -= blocks_.back().bytes;
         blocks_.pop_back();

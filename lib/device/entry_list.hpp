@@ -15,8 +15,8 @@ class EntryList {
         std::uint64_t offset = 0;
     };
 
-    // Forgets all records. Keeps memory for as many bytes as they took, and for `bytes_kept` at
-    // least, if it has that much; from now on `bytes_max` is the bound.
+    // Forgets all records, and frees memory beyond `bytes_kept`; from now on `bytes_max` is the
+    // bound.
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept);
     // Memory for a record, aligned to 8 bytes; null if the bound, or the machine, has no more.
     std::byte* append(std::uint64_t bytes);

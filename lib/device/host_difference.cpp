@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "entry_list.hpp"
+#include "fault_point.hpp"
 #include "find_changes.hpp"
 
 namespace rollring::device {
@@ -261,7 +262,7 @@ class HostDifference : public Difference {
         size_ = {};
     }
 
-    Result<bool> compare(std::size_t part, const std::byte* slot, Stream) override {
+    Result<bool> compare(std::size_t part, const std::byte* slot, Stream, Deadline) override {
         const EntryList::Point begin = list_.end();
         for (const CopyJob& job : parts_[part]) {
             size_.elements += job.elements;
@@ -273,8 +274,11 @@ class HostDifference : public Difference {
         return true;
     }
 
-    Result<void> swap(std::size_t part, Stream) override {
-        list_.visit(ranges_[part].begin, ranges_[part].end, exchange);
+    Result<void> swap(std::size_t parts, Stream) override {
+        for (std::size_t part = 0; part < parts; part++) {
+            list_.visit(ranges_[part].begin, ranges_[part].end, exchange);
+            FAULT_POINT("weights.swapped");
+        }
         return {};
     }
 

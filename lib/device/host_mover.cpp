@@ -254,9 +254,4 @@ Result<std::unique_ptr<Difference>> HostMover::difference(std::vector<std::vecto
     return make_host_difference(std::move(parts));
 }
 
-Result<std::unique_ptr<Difference>> Mover::difference(std::vector<std::vector<CopyJob>>) {
-    return refused(Errc::unsupported,
-                   "staging by difference is only for tensors in host memory: use Staging::copy");
-}
-
 }  // namespace rollring::device

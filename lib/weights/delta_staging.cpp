@@ -43,10 +43,12 @@ void DeltaStaging::start(std::int64_t version, const Holding& holding) {
     was_whole_ = !holding.is_mixed();
     const bool serves = was_whole_ && holding.live_version() >= 0;
     may_copy_ = fallback_ == DeltaFallback::in_place || !serves;
-    report_ = {.version = version};
+    comparing_.reset();
+    // The next version is about as large as the last one.
+    const std::uint64_t kept = report_.way == DeltaWay::in_place ? 0 : report_.list_bytes / 4 * 5;
     const bool grows = fallback_ == DeltaFallback::beside;
-    difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_,
-                       list_bytes_);
+    difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_, kept);
+    report_ = {.version = version};
 }
 
 void DeltaStaging::count() {
@@ -73,11 +75,13 @@ std::unexpected<Error> DeltaStaging::too_large() const {
 }
 
 Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Stream stream,
-                                Holding& holding) {
+                                Deadline deadline, Holding& holding) {
     if (!listed_) return false;
     {
         const Timed timed(report_.compare_ns);
-        const auto fits = difference_->compare(part, slot, stream);
+        const auto fits = difference_->compare(part, slot, stream, deadline);
+        const bool late = !fits && fits.error().code == Errc::timed_out;
+        comparing_ = late ? std::optional(stream) : std::nullopt;
         if (!fits) return std::unexpected(fits.error());
         listed_ = *fits;
     }
@@ -90,18 +94,11 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
     if (!may_copy_) return too_large();
     holding.touch();
     report_.way = DeltaWay::in_place;
-    if (auto swapped = swap(std::exchange(parts_, 0)); !swapped) {
+    if (auto swapped = difference_->swap(std::exchange(parts_, 0), {}); !swapped) {
         return std::unexpected(swapped.error());
     }
+    difference_->clear(0, 0);  // its memory is of no more use
     return false;
-}
-
-Result<void> DeltaStaging::swap(std::uint32_t parts) {
-    for (std::uint32_t part = 0; part < parts; part++) {
-        if (auto swapped = difference_->swap(part, {}); !swapped) return swapped;
-        FAULT_POINT("weights.swapped");
-    }
-    return {};
 }
 
 Result<void> DeltaStaging::swap_in(Holding& holding) {
@@ -109,7 +106,7 @@ Result<void> DeltaStaging::swap_in(Holding& holding) {
     const Timed timed(report_.swap_ns);
     const std::int64_t live = holding.live_version();
     holding.touch();
-    if (auto swapped = swap(parts_); !swapped) return swapped;
+    if (auto swapped = difference_->swap(parts_, {}); !swapped) return swapped;
     if (was_whole_) before_ = live;
     return {};
 }
@@ -117,7 +114,9 @@ Result<void> DeltaStaging::swap_in(Holding& holding) {
 Result<std::int64_t> DeltaStaging::roll_back(Holding& holding) {
     const std::int64_t before = *std::exchange(before_, std::nullopt);
     holding.touch();
-    if (auto swapped = swap(parts_); !swapped) return std::unexpected(swapped.error());
+    if (auto swapped = difference_->swap(parts_, {}); !swapped) {
+        return std::unexpected(swapped.error());
+    }
     return before;
 }
 

@@ -23,7 +23,11 @@ class DeltaStaging {
     // Lists the differences of a part. False: there is no room, so the differences of the parts
     // before it are in the tensors now, and it and all later parts are to be copied there.
     // too_large: there is no room, and that is not allowed.
-    Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Holding& holding);
+    // timed_out: the device still reads the slot; a call with the same arguments goes on.
+    Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Deadline deadline,
+                      Holding& holding);
+    // Of a call to take that ended with timed_out: the stream on which the device reads the slot.
+    [[nodiscard]] std::optional<Stream> comparing() const { return comparing_; }
     // Exchanges the values of the version, which is committed.
     Result<void> swap_in(Holding& holding);
     // Exchanges them back; returns the version before.
@@ -33,17 +37,17 @@ class DeltaStaging {
     [[nodiscard]] const DeltaReport& report() const { return report_; }
 
   private:
-    Result<void> swap(std::uint32_t parts);
     [[nodiscard]] std::unexpected<Error> too_large() const;
     void count();
 
     std::unique_ptr<device::Difference> difference_;
     DeltaFallback fallback_;
     std::uint64_t list_bytes_;
-    std::uint32_t parts_ = 0;             // of the version, that are in the list
-    bool listed_ = true;                  // all of its parts so far are
-    bool was_whole_ = false;              // the tensors held one version before it, or none
-    bool may_copy_ = false;               // into the tensors, if the list is full
+    std::uint32_t parts_ = 0;  // of the version, that are in the list
+    bool listed_ = true;       // all of its parts so far are
+    bool was_whole_ = false;   // the tensors held one version before it, or none
+    bool may_copy_ = false;    // into the tensors, if the list is full
+    std::optional<Stream> comparing_;
     std::optional<std::int64_t> before_;  // the version that rolling back restores
     DeltaReport report_;
 };

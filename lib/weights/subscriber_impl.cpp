@@ -203,6 +203,8 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
         store_release(page.rejected, update_.publication);
     }
+    const auto comparing = delta_ ? delta_->comparing() : std::nullopt;
+    if (comparing) static_cast<void>(finish_oldest_part(*comparing));
     session_->reading().leave(update_.publication);
     return std::unexpected(std::move(why));
 }
@@ -290,8 +292,7 @@ Result<void> SubscriberImpl::done_reading(std::uint32_t part, Stream stream) {
                        fmt::format("part {} is not the oldest part being read", part));
     }
     FAULT_POINT("weights.reading");
-    auto queued = session_->reading().finish_part(update_.first_part_number + part,
-                                                  update_.lent_slots.front(), stream);
+    auto queued = finish_oldest_part(stream);
     if (!queued) return give_up(std::move(queued.error()));
     update_.lent_slots.pop_front();
     update_.parts_done++;
@@ -309,22 +310,23 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     }
     if (delta_ && update_.parts_lent == 0) delta_->start(update_.version, holding_);
     // After timed_out it resumes where it was.
-    for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
-        if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
-        auto taken = take_part(i, stream);
-        if (!taken) return give_up(std::move(taken.error()));
+    bool is_lent = delta_ && delta_->comparing();
+    for (std::uint32_t i = is_lent ? update_.parts_done : update_.parts_lent; i < parts(); i++) {
+        if (!std::exchange(is_lent, false)) {
+            if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
+        }
+        auto taken = take_part(i, stream, deadline);
+        if (!taken) return give_up_unless_late(std::move(taken.error()));
         if (auto done = done_reading(i, stream); !done) return done;
     }
     return {};
 }
 
-Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream) {
-    if (delta_) {
-        const auto listed = delta_->take(part, update_.lent, stream, holding_);
-        if (!listed) return std::unexpected(listed.error());
-        if (*listed) return {};
-    }
-    return tensors_.load(part, update_.lent, stream);
+Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream, Deadline deadline) {
+    if (!delta_) return tensors_.load(part, update_.lent, stream);
+    const auto listed = delta_->take(part, update_.lent, stream, deadline, holding_);
+    if (!listed) return std::unexpected(listed.error());
+    return *listed ? Result<void>() : tensors_.load(part, update_.lent, stream);
 }
 
 Result<void> SubscriberImpl::stage(Deadline deadline) {

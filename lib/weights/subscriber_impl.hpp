@@ -88,8 +88,13 @@ class SubscriberImpl {
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
     Result<void> verify(std::uint32_t part, Deadline deadline);
     // Into the tensors, or into the list of differences.
-    Result<void> take_part(std::uint32_t part, Stream stream);
+    Result<void> take_part(std::uint32_t part, Stream stream, Deadline deadline);
     std::span<const TensorPiece> show(std::uint32_t part);
+    // The part that was lent first, or is being compared, is read once the stream gets there.
+    Result<void> finish_oldest_part(Stream stream) {
+        return session_->reading().finish_part(update_.first_part_number + update_.parts_done,
+                                               update_.lent_slots.front(), stream);
+    }
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
     // The update cannot continue: the engine holds the old version completely, or is poisoned.

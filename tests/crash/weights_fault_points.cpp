@@ -72,7 +72,7 @@ const std::vector<Point> points = {
 std::set<std::string> named_in_sources(const std::filesystem::path& root) {
     const std::regex call(R"re(FAULT_POINT\("(weights\.[a-z_]+)"\);)re");
     std::set<std::string> names;
-    for (const char* folder : {"weights", "cuda"}) {
+    for (const char* folder : {"weights", "cuda", "device"}) {
         for (const auto& entry :
              std::filesystem::recursive_directory_iterator(root / "lib" / folder)) {
             if (entry.path().extension() != ".cpp" && entry.path().extension() != ".hpp") continue;
@@ -134,10 +134,8 @@ int run_all(const std::vector<std::string>& arguments) {
                                           .stop = std::string(action) == "stop",
                                           .closing = point.name == std::string("weights.closing"),
                                           .victim = victim};
-                    const Crew crew{.engines = 2,
-                                    .ranks = point.ranks,
-                                    .gpu = gpu && !point.delta,
-                                    .delta = point.delta};
+                    const Crew crew{
+                        .engines = 2, .ranks = point.ranks, .gpu = gpu, .delta = point.delta};
                     try {
                         point.trainer ? strike_trainer(fault, crew, totals)
                                       : strike_engine(fault, crew, totals);

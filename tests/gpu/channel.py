@@ -44,8 +44,9 @@ def with_ring(scenario, *arguments):
 
 def one_gpu(memory):
     together(start("trainer", memory=memory, subscribers=2),
-             start("engine", name="a", memory=memory), start("engine", name="b", memory=memory))
-    print(f"one GPU, {memory}: a trainer and two engines")
+             start("engine", name="a", memory=memory),
+             start("engine", name="b", memory=memory, delta="true"))
+    print(f"one GPU, {memory}: a trainer and two engines, one of which stages by difference")
 
 
 def containers(memory):

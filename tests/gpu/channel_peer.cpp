@@ -26,6 +26,7 @@ struct Options {
     std::int64_t versions = 5;
     std::string memory = "vmm";
     std::uint64_t slot_bytes = 1 << 20;
+    bool delta = false;
 };
 
 Deadline patience() {
@@ -132,7 +133,10 @@ void train(const Options& options) {
 
 void serve(const Options& options) {
     GpuTensors tensors(options.gpu);
-    SubscriberOptions subscribe{.name = options.name, .device = Device::cuda(options.gpu)};
+    SubscriberOptions subscribe{.name = options.name,
+                                .device = Device::cuda(options.gpu),
+                                .staging = options.delta ? Staging::delta : Staging::copy,
+                                .delta_fallback = DeltaFallback::beside};
     if (options.rank >= 0) subscribe.rank = static_cast<std::uint32_t>(options.rank);
     auto subscriber = need(Subscriber::attach(options.ring, tensors.list, subscribe, patience()));
     const std::uint64_t imports = subscriber.imports();
@@ -143,6 +147,9 @@ void serve(const Options& options) {
         need(update.stage(patience()));
         need(update.adopt(patience()));
         tensors.check(version);
+        if (!options.delta || version != 3) continue;
+        need(subscriber.rollback());
+        tensors.check(2);
     }
     if (subscriber.imports() != imports) throw Failure("memory was mapped in a sync");
     fmt::print("{} on {}: {} versions, each byte checked\n", options.name,
@@ -185,6 +192,7 @@ int main(int argc, char** argv) {
     app.add_option("--versions", options.versions);
     app.add_option("--memory", options.memory);
     app.add_option("--slot-bytes", options.slot_bytes);
+    app.add_flag("--delta", options.delta);  // an engine that stages by difference
     CLI11_PARSE(app, argc, argv);
     return rollring::test::run(options);
 }

@@ -12,11 +12,13 @@ const PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
 
 // A trainer and an engine, each on a fake GPU of its own; 2 slots.
 struct Pair {
-    explicit Pair(const PublisherOptions& options = on_gpu) {
+    explicit Pair(const PublisherOptions& options = on_gpu, SubscriberOptions receiving = {}) {
         fake_device(trainer_gpu).reset();
         fake_device(engine_gpu).reset();
         publisher.emplace(publisher_on(ring, trainer, options));
-        subscriber.emplace(subscriber_on(ring, engine, {.rank = 0, .device = engine_gpu}));
+        receiving.rank = 0;
+        receiving.device = engine_gpu;
+        subscriber.emplace(subscriber_on(ring, engine, receiving));
     }
     TestRing ring;
     Tensors trainer = small_model();
@@ -301,20 +303,88 @@ TEST_CASE("a tensor whose memory is released is refused by name, and nothing is 
     CHECK(pair.engine.holds(3));
 }
 
-TEST_CASE("a device that does not compare refuses staging by difference by name") {
-    Pair pair;
-    Tensors other = small_model();
-    const auto made = Subscriber::attach(
-        pair.ring.name(), other.list(),
-        {.name = "compares", .rank = 0, .device = engine_gpu, .staging = Staging::delta},
-        patience());
-    REQUIRE(!made);
-    CHECK(made.error().code == Errc::unsupported);
-    CHECK(made.error().message.contains("only for tensors in host memory"));
-    const auto stat = stat_weights(pair.ring.name());
-    REQUIRE_OK(stat);
-    REQUIRE(stat->front().subscribers.size() == 2);
-    CHECK(stat->front().subscribers[1].state == SubscriberState::refused);
+TEST_CASE("an engine whose device stops while it compares keeps its slot, and can go on") {
+    Pair pair(on_gpu, {.staging = Staging::delta});  // 2 slots, more parts
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));  // both slots
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    for (int i = 0; i < 2; i++) {
+        const auto late = update->load(soon());
+        REQUIRE(!late);
+        CHECK(late.error().code == Errc::timed_out);
+    }
+    auto full = version->put_all(soon());
+    REQUIRE(!full);
+    CHECK(full.error().message.contains("'engine'"));
+
+    SUBCASE("with the same version") {
+        gpu.go_on();
+        std::thread engine([&] {
+            REQUIRE_OK(update->load(patience()));
+            REQUIRE_OK(update->stage(patience()));
+            REQUIRE_OK(update->adopt(patience()));
+        });
+        REQUIRE_OK(version->put_all(patience()));
+        REQUIRE_OK(version->publish());
+        REQUIRE_OK(version->commit(patience()));
+        engine.join();
+        CHECK(pair.engine.holds(1));
+    }
+    SUBCASE("with the next one, if it has given that one up") {
+        update->reject("changed its mind");
+        const auto next = pair.subscriber->next(soon());
+        REQUIRE(!next);
+        CHECK(next.error().message.contains("its device to finish reading"));
+        full = version->put_all(soon());
+        REQUIRE(!full);
+        CHECK(full.error().code == Errc::timed_out);
+        gpu.go_on();
+        REQUIRE_OK(version->put_all(patience()));
+        version->abort();
+        std::thread engine([&] { CHECK(*take(*pair.subscriber) == 2); });
+        pair.trainer.fill(2);
+        auto open = pair.publisher->begin(2);
+        REQUIRE_OK(open);
+        REQUIRE_OK(open->put_all(patience()));
+        REQUIRE_OK(open->publish());
+        REQUIRE_OK(open->commit(patience()));
+        engine.join();
+        CHECK(pair.engine.holds(2));
+    }
+}
+
+TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
+    Pair pair(with_all_in_slots(), {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
+    first.join();
+    std::thread second([&] {
+        auto update = pair.subscriber->next(patience());
+        REQUIRE_OK(update);
+        REQUIRE_OK(update->load(patience()));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(update->wait_committed(patience()));
+        gpu.refuses = true;
+        CHECK(update->adopt(patience()).error().code == Errc::device_error);
+        gpu.refuses = false;
+    });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 2).commit(patience()));
+    second.join();
+    CHECK(pair.subscriber->state() == SubscriberState::poisoned);
+    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
+    std::thread third([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));
+    third.join();
+    CHECK(pair.engine.holds(3));
+    CHECK(pair.subscriber->state() == SubscriberState::ready);
+    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
+    CHECK(pair.engine.holds(3));
 }
 
 }  // namespace rollring::test

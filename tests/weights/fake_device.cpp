@@ -76,6 +76,32 @@ class FakePlan : public CopyPlan {
     std::unique_ptr<CopyPlan> plan_;
 };
 
+// The CPU's comparisons and exchanges, likewise; it waits for a device that has stopped.
+class FakeDifference : public Difference {
+  public:
+    FakeDifference(FakeDevice& device, std::unique_ptr<Difference> difference)
+        : device_(&device), difference_(std::move(difference)) {}
+    void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) override {
+        difference_->clear(bytes_max, bytes_kept);
+    }
+    Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
+                         Deadline deadline) override {
+        while (device_->stopped && !device_->failed && !deadline.passed()) {
+        }
+        if (device_->failed) return failure();
+        if (device_->stopped) return refused(Errc::timed_out, "the device did not compare");
+        return difference_->compare(part, slot, stream, deadline);
+    }
+    Result<void> swap(std::size_t parts, Stream stream) override {
+        return device_->refuses ? Result<void>(failure()) : difference_->swap(parts, stream);
+    }
+    [[nodiscard]] Size size() const override { return difference_->size(); }
+
+  private:
+    FakeDevice* device_;
+    std::unique_ptr<Difference> difference_;
+};
+
 class FakeMover : public HostMover {
   public:
     explicit FakeMover(FakeDevice& device) : device_(&device) {}
@@ -85,10 +111,11 @@ class FakeMover : public HostMover {
         if (!made) return made;
         return std::make_unique<FakePlan>(*device_, std::move(*made));
     }
-    // As a device that does not compare.
     Result<std::unique_ptr<Difference>> difference(
         std::vector<std::vector<CopyJob>> parts) override {
-        return Mover::difference(std::move(parts));
+        auto made = HostMover::difference(std::move(parts));
+        if (!made) return made;
+        return std::make_unique<FakeDifference>(*device_, std::move(*made));
     }
     std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) override {
         const auto found =

@@ -1,0 +1,25 @@
+#pragma once
+// Differences of tensors on a GPU, found and exchanged by its kernels.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "difference.hpp"
+#include "gpu.hpp"
+#include "plan.hpp"
+
+namespace rollring::cuda {
+
+struct DeltaTuning {
+    unsigned waves = 4;  // of blocks
+    // The least that is allocated for the list at once.
+    std::uint64_t chunk_bytes = std::uint64_t{32} << 20;
+};
+
+// `parts`: the copies of each part, every one a view; their tensors' elements do not overlap.
+Result<std::unique_ptr<device::Difference>> make_difference(
+    std::shared_ptr<const Gpu> gpu, const std::vector<std::vector<device::CopyJob>>& parts,
+    const DeltaTuning& tuning = {});
+
+}  // namespace rollring::cuda
