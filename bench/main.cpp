@@ -214,8 +214,9 @@ void add_weights(CLI::App& app) {
         sub->add_option("--spin-us", options.spin_us, "before waits sleep (20; empty list: 200)");
         sub->add_option("--soak", options.soak, "versions to send; exit 1 if anything grew");
         sub->add_option("--changed", options.changed,
-                        "percent of the elements that each version changes; the engine stages by "
-                        "difference")
+                        "percent of the elements that each version changes, or several such "
+                        "numbers; the engine stages by difference, then in place and beside")
+            ->delimiter(',')
             ->check(CLI::Range(0.0, 100.0));
         option(sub, "--limit-s", options.limit_s, "for one session");
         const auto set_rounds = [&options](const std::string& text) {
@@ -241,7 +242,7 @@ void add_weights(CLI::App& app) {
             "  rollring-bench weights --list llama8b --repeat 11\n"
             "  rollring-bench weights --list empty            control latency, nothing to copy\n"
             "  rollring-bench weights --list qwen30b --torch  and the same sync by torch, in turn\n"
-            "  rollring-bench weights --changed 1             by difference, 1 % of the elements\n"
+            "  rollring-bench weights --changed 0.1,1,5       by difference, and in other ways\n"
             "  rollring-bench weights --soak 10000            fails if anything grew");
 }
 

@@ -111,7 +111,7 @@ struct WeightsQuestion {
     std::uint64_t repeat = 0;   // 7, or 20,000 for the empty list
     std::uint64_t soak = 0;
     std::int64_t limit_s = 600;
-    double changed = -1;
+    std::vector<double> changed;  // percent
     int torch_rounds = 0;
     bool checksums = false;
     bool cast = false;

@@ -94,11 +94,16 @@ def an_engine_that_stages_by_difference(folder, rollouts):
 
 @test
 def measured_by_difference(folder, rollouts):
-    got = json.loads(bench("--changed", 20, *LIST, "--json").stdout)
+    got = json.loads(bench("--changed", "20,1", *LIST, "--json").stdout)
     assert got["verified"], got
-    found = got["by_difference"]
-    assert 0.18 < found["changed"]["median"] < 0.22, found
-    assert found["compare_ms"]["median"] > 0 and found["swap_ms"]["median"] > 0, found
+    many, few, in_place, beside = got["ways"]
+    assert 0.18 < many["found"]["median"] < 0.22, many
+    assert 0.008 < few["found"]["median"] < 0.012, few
+    assert few["list_bytes"]["median"] < many["list_bytes"]["median"], got
+    assert many["compare_ms"]["median"] > 0 and many["swap_ms"]["median"] > 0, many
+    assert (in_place["way"], beside["way"]) == ("in_place", "beside"), got
+    for way in got["ways"]:
+        assert way["pause_ms"]["median"] > 0 and way["two_copies_ms"]["median"] > 0, way
 
 
 @test

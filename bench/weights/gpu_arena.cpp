@@ -41,8 +41,7 @@ class GpuArena final : public Arena {
         check(cudaStreamSynchronize(stream_), "copy to the GPU");
     }
     std::int64_t two_copies_ns(std::uint64_t bytes) override {
-        use();
-        if (scratch_ == nullptr) scratch_ = allocate(std::min(bytes, copy_chunk_bytes));
+        make_scratch(bytes);
         const std::int64_t began_ns = now_ns();
         for (std::uint64_t at = 0; at < bytes; at += copy_chunk_bytes) {
             const std::uint64_t size = std::min(copy_chunk_bytes, bytes - at);
@@ -52,9 +51,27 @@ class GpuArena final : public Arena {
         check(cudaStreamSynchronize(stream_), "two copies");
         return now_ns() - began_ns;
     }
+    void copy_from(const Arena& other, std::uint64_t bytes) override {
+        copy(memory_, other.data(), bytes, cudaMemcpyDeviceToDevice);
+        check(cudaStreamSynchronize(stream_), "a copy");
+    }
+    void exchange(Arena& other, std::uint64_t bytes) override {
+        make_scratch(bytes);
+        for (std::uint64_t at = 0; at < bytes; at += copy_chunk_bytes) {
+            const std::uint64_t size = std::min(copy_chunk_bytes, bytes - at);
+            copy(scratch_, memory_ + at, size, cudaMemcpyDeviceToDevice);
+            copy(memory_ + at, other.data() + at, size, cudaMemcpyDeviceToDevice);
+            copy(other.data() + at, scratch_, size, cudaMemcpyDeviceToDevice);
+        }
+        check(cudaStreamSynchronize(stream_), "an exchange");
+    }
     std::uint64_t free_bytes() const override { return gpu_facts(device_).free_bytes; }
 
   private:
+    void make_scratch(std::uint64_t bytes) {
+        use();
+        if (scratch_ == nullptr) scratch_ = allocate(std::min(bytes, copy_chunk_bytes));
+    }
     void use() const { check(cudaSetDevice(device_.gpu), "the GPU"); }
     void copy(std::byte* to, const std::byte* from, std::uint64_t bytes, cudaMemcpyKind kind) {
         use();

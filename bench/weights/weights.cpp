@@ -97,8 +97,10 @@ double choose_share(const WeightsQuestion& options, const Place& place, std::uin
         fail(fmt::format("{}: less than {:.1f} GB: choose --scale and --slot-bytes yourself",
                          place.text, static_cast<double>(taken) / 1e9));
     }
-    // The trainer's tensors, twice as large if they are f32, and the engine's.
-    std::uint64_t each = (place.free_bytes - taken) / (options.cast ? 3 : 2);
+    // The trainer's tensors, twice as large if they are f32, and the engine's. By difference, both
+    // states of the trainer's and the engine's, with a list as large as these.
+    const std::uint64_t copies = !options.changed.empty() ? 4 : options.cast ? 3 : 2;
+    std::uint64_t each = (place.free_bytes - taken) / copies;
     // torch cuts them from blocks of 20 MiB, and the rest of a block is lost.
     if (options.torch_rounds != 0) each = each / 100 * 85;
     return share_for(options.list, each);
@@ -122,7 +124,8 @@ SessionPlan plan_of(const WeightsQuestion& options, const Place& place) {
     plan.checksums = options.checksums;
     plan.cast = options.cast;
     plan.pause = options.pause;
-    plan.changed = options.changed / 100;
+    for (const double percent : options.changed) plan.changed.push_back(percent / 100);
+    if (!plan.changed.empty()) plan.way = SyncWay::difference;
     plan.limit_s = options.limit_s;
     plan.versions = options.repeat != 0 ? options.repeat : empty ? 20'000 : 7;
     plan.warmup = empty ? 100 : 2;
@@ -173,10 +176,18 @@ class ListFile {
 void measure(const WeightsQuestion& options, WeightsRun& run) {
     if (options.torch_rounds == 0) {
         run.rounds.push_back({run_session(run.plan), {}});
+        if (run.plan.way != SyncWay::difference) return;
+        for (const SyncWay way : {SyncWay::in_place, SyncWay::beside}) {
+            SessionPlan plan = run.plan;
+            plan.way = way;
+            plan.changed.clear();
+            plan.pause = false;
+            run.other_ways.push_back(run_session(plan));
+        }
         return;
     }
     if (!run.plan.device.is_gpu()) fail("--torch compares on a GPU: there is none");
-    if (run.plan.by_difference()) fail("--torch copies versions: leave --changed out");
+    if (run.plan.way == SyncWay::difference) fail("--torch copies versions: leave --changed out");
     if (run.plan.cast) fail("--torch publishes the trainer's own dtypes: leave --cast out");
     const ListFile file(run.plan.list);
     Progress progress(static_cast<std::size_t>(options.torch_rounds) * 2);

@@ -45,6 +45,12 @@ class HostArena final : public Arena {
         }
         return now_ns() - began_ns;
     }
+    void copy_from(const Arena& other, std::uint64_t bytes) override {
+        std::memcpy(data(), other.data(), bytes);
+    }
+    void exchange(Arena& other, std::uint64_t bytes) override {
+        std::swap_ranges(data(), data() + bytes, other.data());
+    }
     std::uint64_t free_bytes() const override { return 0; }
 
   private:

@@ -28,6 +28,10 @@ class Arena {
     // Time of two copies of the first `bytes` of it: out to a buffer, chunk by chunk, and back. The
     // least that packing and unpacking can cost. 512 MiB of scratch, kept.
     virtual std::int64_t two_copies_ns(std::uint64_t bytes) = 0;
+    // The first `bytes` of another arena on the same device, and both ways at once. They are done
+    // on return.
+    virtual void copy_from(const Arena& other, std::uint64_t bytes) = 0;
+    virtual void exchange(Arena& other, std::uint64_t bytes) = 0;
     // Of the device; 0 for the host.
     [[nodiscard]] virtual std::uint64_t free_bytes() const = 0;
 };

@@ -45,19 +45,47 @@ Figures figures_of(const WeightsRun& run) {
                                     std::max(1.0, static_cast<double>(sample.copies_ns)));
             for (const Stage& stage : stages) figures.add(stage.name, ms(sample.times.*stage.time));
         }
-        for (const rollring::DeltaReport& delta : round.session.deltas) {
-            const auto compared = static_cast<double>(std::max<std::uint64_t>(1, delta.elements));
-            figures.add("compare_ms", ms(delta.compare_ns));
-            figures.add("swap_ms", ms(delta.swap_ns));
-            figures.add("changed", static_cast<double>(delta.changed) / compared);
-            figures.add("list_bytes", static_cast<double>(delta.list_bytes));
-        }
         for (const TorchRow& row : round.torch) {
             figures.add("torch " + row.method, row.ms);
             figures.add("times " + row.method, row.ms / ours);
         }
     }
     return figures;
+}
+
+// Of some versions of a session: by difference, those that change as many elements.
+Json way_json(const SessionReport& session, std::size_t first, std::size_t versions) {
+    Figures figures;
+    for (std::size_t i = first; i < first + versions; i++) {
+        const Sample& sample = session.samples[i];
+        const EngineSample& engine = session.engine_samples[i];
+        figures.add("sync_ms", ms(sample.whole_ns));
+        figures.add("two_copies_ms", ms(sample.copies_ns));
+        figures.add("pause_ms", ms(engine.pause_ns));
+        if (session.way != SyncWay::difference) continue;
+        const rollring::DeltaReport& delta = engine.delta;
+        const auto compared = static_cast<double>(std::max<std::uint64_t>(1, delta.elements));
+        figures.add("compare_ms", ms(delta.compare_ns));
+        figures.add("swap_ms", ms(delta.swap_ns));
+        figures.add("found", static_cast<double>(delta.changed) / compared);
+        figures.add("list_bytes", static_cast<double>(delta.list_bytes));
+    }
+    Json row{{"way", name(session.way)}};
+    figures.append_to(row);
+    return row;
+}
+
+Json ways_json(const WeightsRun& run) {
+    Json rows;
+    const SessionReport& session = run.rounds.front().session;
+    for (std::size_t i = 0; i < run.plan.changed.size(); i++) {
+        rows.push_back(way_json(session, i * run.plan.versions, run.plan.versions));
+        rows.back()["changed"] = run.plan.changed[i];
+    }
+    for (const SessionReport& other : run.other_ways) {
+        rows.push_back(way_json(other, 0, other.samples.size()));
+    }
+    return rows;
 }
 
 Json percentiles(std::vector<double> all) {
@@ -129,11 +157,7 @@ Json report_json(const WeightsRun& run) {
         out["two_copies_ms"] = figures.spread("two_copies_ms").json();
         out["cost"] = figures.spread("cost").json();
     }
-    if (plan.by_difference()) {
-        for (const char* figure : {"compare_ms", "swap_ms", "changed", "list_bytes"}) {
-            out["by_difference"][figure] = figures.spread(figure).json();
-        }
-    }
+    if (plan.way == SyncWay::difference) out["ways"] = ways_json(run);
     for (const TorchRow& row : run.rounds.front().torch) {
         out["torch"].push_back({{"method", row.method},
                                 {"ms", figures.spread("torch " + row.method).json()},
@@ -144,23 +168,25 @@ Json report_json(const WeightsRun& run) {
     if (repeats.size() <= listed_most) out["repeats_ms"] = repeats;
     out["trainer"] = side_json(run.rounds.back().session.trainer);
     out["engine"] = side_json(run.rounds.back().session.engine);
-    out["verified"] = std::ranges::all_of(
-        run.rounds, [](const Round& round) { return round.session.verified(); });
+    const auto verified = [](const auto& session) { return session.verified(); };
+    out["verified"] = std::ranges::all_of(run.rounds, verified, &Round::session) &&
+                      std::ranges::all_of(run.other_ways, verified);
     return out;
 }
 
 std::string problem_of(const WeightsRun& run) {
     std::string problem;
-    for (const Round& round : run.rounds) {
-        const SessionReport& session = round.session;
+    const auto look_at = [&](const SessionReport& session) {
         if (!session.verified()) {
             problem += fmt::format(
-                "the engine's digest ({:#018x}) differs from the trainer's ({:#018x}); ",
-                session.engine.digest, session.trainer.digest);
+                "the engine's digest ({:#018x}) differs from the trainer's ({:#018x}) {}; ",
+                session.engine.digest, session.trainer.digest, name(session.way));
         }
         if (run.plan.soak) problem += growth("trainer", session.trainer);
         if (run.plan.soak) problem += growth("engine", session.engine);
-    }
+    };
+    for (const Round& round : run.rounds) look_at(round.session);
+    for (const SessionReport& other : run.other_ways) look_at(other);
     return problem;
 }
 

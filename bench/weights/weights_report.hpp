@@ -25,6 +25,7 @@ struct WeightsRun {
     SessionPlan plan;
     std::string device;  // its name and room
     std::vector<Round> rounds;
+    std::vector<SessionReport> other_ways;  // beside one by difference
 };
 
 Json report_json(const WeightsRun& run);

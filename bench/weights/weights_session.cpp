@@ -60,13 +60,13 @@ struct Facts {
 class Desk {
   public:
     explicit Desk(const SessionPlan& plan)
-        : versions_(plan.versions + plan.warmup),
-          memory_(samples_at + versions_ * (sizeof(Sample) + sizeof(rollring::DeltaReport))) {}
+        : versions_(plan.total()),
+          memory_(samples_at + versions_ * (sizeof(Sample) + sizeof(EngineSample))) {}
     [[nodiscard]] Board& board() const { return *memory_.at<Board>(); }
     [[nodiscard]] Facts& facts() const { return *memory_.at<Facts>(facts_at); }
     [[nodiscard]] Sample* samples() const { return memory_.at<Sample>(samples_at); }
-    [[nodiscard]] rollring::DeltaReport* deltas() const {
-        return memory_.at<rollring::DeltaReport>(samples_at + versions_ * sizeof(Sample));
+    [[nodiscard]] EngineSample* engine_samples() const {
+        return memory_.at<EngineSample>(samples_at + versions_ * sizeof(Sample));
     }
 
   private:
@@ -85,7 +85,7 @@ class Party {
     void serve();
 
   private:
-    [[nodiscard]] std::uint64_t total() const { return plan_->warmup + plan_->versions; }
+    [[nodiscard]] std::uint64_t total() const { return plan_->total(); }
     [[nodiscard]] rollring::Deadline patience() const {
         return rollring::Deadline::after_ms(plan_->limit_s * 1000);
     }
@@ -98,6 +98,8 @@ class Party {
     void note(SideReport& report, const Arena& arena, std::uint64_t version,
               std::uint64_t passed) const;
     void wait_for_a_line(std::int64_t version) const;
+    std::int64_t receive(rollring::Subscriber& subscriber, Arena& serving, Arena* beside,
+                         std::uint64_t bytes) const;
 
     const SessionPlan* plan_;
     std::string ring_;
@@ -158,7 +160,8 @@ void Party::train() {
     facts.parts = publisher.parts();
     facts.slots = publisher.slots();
     must(publisher.wait_subscribers(1, patience()));
-    const bool by_difference = plan_->by_difference();
+    const bool by_difference = plan_->way == SyncWay::difference;
+    const auto other = by_difference ? Arena::make(plan_->device, placement.bytes()) : nullptr;
     const std::uint64_t refilled = by_difference ? 0
                                    : plan_->soak ? std::min(total(), early_versions / 2)
                                                  : total();
@@ -166,13 +169,20 @@ void Party::train() {
         if (interrupted()) desk_->board().give_up("interrupted");
         // Every version differs; one of them, the last or in a soak an early one, in every element.
         if (version == refilled) placement.fill(*arena, 2);
-        if (by_difference) placement.change(*arena, plan_->changed, version);
+        if (by_difference) {
+            const std::uint64_t passed = version - 1;
+            if (passed % plan_->round() == 0) {
+                other->copy_from(*arena, placement.bytes());
+                placement.change(*other, plan_->changed[passed / plan_->round()], version);
+            }
+            arena->exchange(*other, placement.bytes());
+        }
         if (!plan_->cast && !by_difference && placement.bytes() >= sizeof version) {
             arena->write(0, reinterpret_cast<const std::byte*>(&version), sizeof version);
         }
-        const bool counts = version > plan_->warmup;
-        const std::int64_t copies_ns =
-            counts && plan_->copies ? arena->two_copies_ns(publisher.payload_bytes()) : 0;
+        const std::int64_t copies_ns = plan_->counts(version) && plan_->copies
+                                           ? arena->two_copies_ns(publisher.payload_bytes())
+                                           : 0;
         Sample& sample = desk_->samples()[version - 1];
         sample = sync(publisher, static_cast<std::int64_t>(version));
         sample.copies_ns = copies_ns;
@@ -184,12 +194,31 @@ void Party::train() {
     desk_->board().meet();  // the engine still reads its tensors
 }
 
+// Returns the time for which the engine cannot serve.
+std::int64_t Party::receive(rollring::Subscriber& subscriber, Arena& serving, Arena* beside,
+                            std::uint64_t bytes) const {
+    auto update = must(subscriber.next(patience()));
+    std::int64_t began_ns = now_ns();
+    must(update.load(patience()));
+    must(update.stage(patience()));
+    if (plan_->way != SyncWay::in_place) {
+        must(update.wait_committed(patience()));
+        began_ns = now_ns();
+    }
+    must(update.adopt(patience()));
+    if (beside != nullptr) serving.copy_from(*beside, bytes);
+    return now_ns() - began_ns;
+}
+
 void Party::serve() {
     const Placement placement(plan_->list, false);
     const auto arena = Arena::make(plan_->device, placement.bytes());
-    const auto tensors = placement.tensors(arena->data());
-    rollring::SubscriberOptions options{.device = plan_->device, .spin = plan_->spin};
-    if (plan_->by_difference()) {
+    const auto beside =
+        plan_->way == SyncWay::beside ? Arena::make(plan_->device, placement.bytes()) : nullptr;
+    const auto tensors = placement.tensors((beside ? beside : arena)->data());
+    rollring::SubscriberOptions options{
+        .device = plan_->device, .in_place = !beside, .spin = plan_->spin};
+    if (plan_->way == SyncWay::difference) {
         placement.fill(*arena, 1);
         options.staging = rollring::Staging::delta;
         options.delta_fallback = rollring::DeltaFallback::beside;
@@ -198,11 +227,9 @@ void Party::serve() {
     Facts& facts = desk_->facts();
     facts.memory = subscriber.memory();
     for (std::uint64_t version = 1; version <= total(); version++) {
-        auto update = must(subscriber.next(patience()));
-        must(update.load(patience()));
-        must(update.stage(patience()));
-        must(update.adopt(patience()));
-        desk_->deltas()[version - 1] = subscriber.delta();
+        EngineSample& sample = desk_->engine_samples()[version - 1];
+        sample.pause_ns = receive(subscriber, *arena, beside.get(), placement.bytes());
+        sample.delta = subscriber.delta();
         note(facts.engine, *arena, version, subscriber.imports());
     }
     facts.engine.digest = placement.digest(*arena);
@@ -210,6 +237,18 @@ void Party::serve() {
 }
 
 }  // namespace
+
+std::string_view name(SyncWay way) {
+    switch (way) {
+        case SyncWay::in_place:
+            return "in_place";
+        case SyncWay::beside:
+            return "beside";
+        case SyncWay::difference:
+            break;
+    }
+    return "difference";
+}
 
 SessionReport run_session(const SessionPlan& plan) {
     const Desk desk(plan);
@@ -225,8 +264,16 @@ SessionReport run_session(const SessionPlan& plan) {
     rollring::remove_dead_channels(ring);  // of a trainer that had to be killed
     if (!problem.empty()) fail("weights: " + problem);
     const Facts& facts = desk.facts();
-    return {.samples = {desk.samples() + plan.warmup, desk.samples() + plan.warmup + plan.versions},
-            .deltas = {desk.deltas() + plan.warmup, desk.deltas() + plan.warmup + plan.versions},
+    std::vector<Sample> samples;
+    std::vector<EngineSample> engine_samples;
+    for (std::uint64_t version = 1; version <= plan.total(); version++) {
+        if (!plan.counts(version)) continue;
+        samples.push_back(desk.samples()[version - 1]);
+        engine_samples.push_back(desk.engine_samples()[version - 1]);
+    }
+    return {.way = plan.way,
+            .samples = std::move(samples),
+            .engine_samples = std::move(engine_samples),
             .trainer = facts.trainer,
             .engine = facts.engine,
             .payload_bytes = facts.payload_bytes,

@@ -2,14 +2,25 @@
 // One session of `rollring-bench weights`: a trainer and an engine, each a process of its own, and
 // so many versions from the one to the other.
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rollring/weights.hpp"
 #include "weights/tensor_lists.hpp"
 
 namespace bench {
+
+// The way of a version into the tensors that the engine serves.
+enum class SyncWay : std::uint8_t {
+    in_place,
+    beside,  // into other memory, and from there with a copy
+    difference,
+};
+std::string_view name(SyncWay way);
 
 struct SessionPlan {
     std::string list_name;
@@ -24,14 +35,22 @@ struct SessionPlan {
     bool cast = false;
     std::uint64_t warmup = 2;    // versions that are not counted
     std::uint64_t versions = 7;  // and those that are
-    double changed = -1;         // share of the elements that a version changes, if not below 0
+    SyncWay way = SyncWay::in_place;
+    // For SyncWay::difference: shares of the elements that a version changes. So many versions for
+    // each.
+    std::vector<double> changed{};
     bool copies = true;          // two plain copies before each version, for comparison
     bool soak = false;           // many versions, to see that nothing grows
     bool pause = false;          // after the first version, until a line comes on stdin
     std::int64_t limit_s = 600;  // for a whole session
 
-    // The engine stages each version by difference.
-    [[nodiscard]] bool by_difference() const { return changed >= 0; }
+    [[nodiscard]] std::uint64_t round() const { return warmup + versions; }
+    [[nodiscard]] std::uint64_t total() const {
+        return round() * std::max<std::uint64_t>(1, changed.size());
+    }
+    [[nodiscard]] bool counts(std::uint64_t version) const {
+        return (version - 1) % round() >= warmup;
+    }
 };
 
 // One version, as the trainer saw it.
@@ -40,6 +59,12 @@ struct Sample {
     std::int64_t control_ns;  // publish to commit returned
     std::int64_t copies_ns;   // two plain copies of as many bytes; 0: not measured
     rollring::SyncTimes times;
+};
+
+// The same version, as the engine saw it.
+struct EngineSample {
+    std::int64_t pause_ns;        // the engine could not serve
+    rollring::DeltaReport delta;  // by difference
 };
 
 // Counts that must not grow from sync to sync.
@@ -60,8 +85,10 @@ struct SideReport {
 };
 
 struct SessionReport {
+    SyncWay way = SyncWay::in_place;
+    // Versions that count; by difference, in the order of SessionPlan::changed.
     std::vector<Sample> samples;
-    std::vector<rollring::DeltaReport> deltas;  // of the engine, by difference
+    std::vector<EngineSample> engine_samples;
     SideReport trainer{};
     SideReport engine{};
     std::uint64_t payload_bytes = 0;
