@@ -152,7 +152,8 @@ class WeightUpdate(OneVersion):
         that this engine serves it.
 
         With ``staging="delta"`` this writes the changed values to the engine's tensors, which must
-        not be in use meanwhile: pause between `wait_committed` and this.
+        not be in use meanwhile, nor read by work that is queued on a stream of the GPU other than
+        its default one: pause between `wait_committed` and this.
 
         Raises:
             TimedOutError: It is not committed yet; call it again.
@@ -268,7 +269,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             names the first one and the difference.
         BusyError: The name is taken, or the channel is full.
         InvalidArgumentError: ``held_version`` is one that this ring has not had.
-        UnsupportedError: With "delta", the tensors are on a GPU, or elements of one share memory.
+        UnsupportedError: With "delta", elements of a tensor share memory.
     """
 
     def __init__(
