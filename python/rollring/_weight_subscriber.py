@@ -53,19 +53,31 @@ class WeightUpdate(OneVersion):
             ChecksumError: Bytes of a tensor did not arrive as they were sent.
         """
         engine = self._loading()
-        engine._end.load(self.version, timeout, engine._stream())
-        self._mark_loaded()
+        try:
+            engine._end.load(self.version, timeout, engine._stream())
+            self._loaded = True
+        finally:
+            self._count_writes()
 
-    def _mark_loaded(self) -> None:
-        if not self.subscriber._by_difference:
-            self.subscriber._memory.count_writes()
-        self._loaded = True
+    def _count_writes(self) -> None:
+        engine = self.subscriber
+        if engine._by_difference:
+            # A version that did not fit into the list is in the tensors, even if it failed then.
+            delta = engine.delta or {"version": -1}
+            written = delta["version"] == self.version and delta["way"] == "in_place"
+        else:
+            written = self._loaded
+        if written:
+            engine._memory.count_writes()
 
     async def load_async(self, timeout: float | None = None) -> None:
         """As `load`, for asyncio and uvloop."""
         engine = self._loading()
-        await engine._later(engine._end.load, self.version, timeout, engine._stream())
-        self._mark_loaded()
+        try:
+            await engine._later(engine._end.load, self.version, timeout, engine._stream())
+            self._loaded = True
+        finally:
+            self._count_writes()
 
     def _loading(self) -> WeightSubscriber:
         engine = self.subscriber

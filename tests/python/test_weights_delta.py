@@ -130,6 +130,29 @@ def test_too_much_is_refused_by_name(ring: str, dice: np.random.Generator) -> No
         assert same(held, before) and engine.state == "ready" and engine.live_version == 1
 
 
+def test_autograd_notices_a_load_in_place_that_fails_later(ring: str) -> None:
+    torch = pytest.importorskip("torch")
+    sent = {"w": torch.arange(50_000, dtype=torch.float32)}
+    held = {"w": torch.zeros(50_000)}
+    options: Any = {"staging": "delta", "fallback": "in_place", "list_bytes": 4096}
+    with (
+        rr.WeightPublisher(ring, sent) as trainer,
+        rr.WeightSubscriber(ring, held, **options) as engine,
+    ):
+        writes = held["w"]._version
+        with (
+            pytest.raises(rr.RejectedError, match="it sleeps"),
+            trainer.begin(1) as transaction,
+        ):
+            transaction.put_all(PATIENCE)
+            update = engine.next(PATIENCE)
+            update.load(PATIENCE)
+            assert engine.delta is not None and engine.delta["way"] == "in_place"
+            assert held["w"]._version > writes
+            update.reject("it sleeps")
+            transaction.commit(PATIENCE)
+
+
 def test_unknown_ways_are_named(ring: str) -> None:
     with rr.WeightPublisher(ring, weights(1)):
         for wrong in ({"staging": "zip"}, {"staging": "delta", "fallback": "hope"}):
