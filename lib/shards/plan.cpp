@@ -100,6 +100,12 @@ class PlanBuilder {
                 return mismatch(i, "the trainer's has another shape");
             }
             sources_[i] = owner(found->second);
+            if (wanted.tied_to < 0) continue;
+            const auto tie = static_cast<std::size_t>(wanted.tied_to);
+            if (sources_[tie] == sources_[i]) continue;
+            return mismatch(i, fmt::format("the engine ties it to '{}', the trainer has values of "
+                                           "its own for it",
+                                           to_.tensors()[tie].name));
         }
         first_box_.assign(theirs.size() + 1, 0);
         for (std::size_t i = 0; i < from_.boxes(); i++) {

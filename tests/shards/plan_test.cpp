@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "built_layout.hpp"
@@ -114,6 +115,16 @@ TEST_CASE("tied tensors of an engine are one, if the trainer says so") {
     const auto once = WeightPlan::make(tied.layout, engine.layout);
     REQUIRE(once.has_value());
     CHECK(once->local_bytes() + once->remote_bytes() == 2 * 32);
+
+    BuiltLayout shares;  // says that the two are one, and has boxes of the first one only
+    shares.whole_box(0, "embed", {8, 4}, {0, 0}, {8, 4});
+    REQUIRE(shares.layout.add_tensor("head", BuiltLayout::Numbers{8, 4}, 0).has_value());
+    CHECK(WeightPlan::make(tied.layout, shares.layout).has_value());
+    const auto untied = WeightPlan::make(trainer.layout, shares.layout);
+    REQUIRE(!untied);
+    CHECK(untied.error().code == Errc::layout_mismatch);
+    CHECK(untied.error().message ==
+          "tensor 'head': the engine ties it to 'embed', the trainer has values of its own for it");
 }
 
 TEST_CASE("an error names the tensor and the box") {
