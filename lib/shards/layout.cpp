@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "layout_limits.hpp"
 
@@ -22,9 +23,10 @@ Result<void> check_layout_shape(std::string_view name, std::span<const std::int6
     std::uint64_t elements = 1;
     bool fits = shape.size() <= dims_max;
     for (const std::int64_t extent : shape) {
-        fits = fits && extent >= 0 && static_cast<std::uint64_t>(extent) <= elements_max;
-        if (fits) elements *= static_cast<std::uint64_t>(extent);
-        fits = fits && elements <= elements_max;
+        // An extent of 0 counts as 1, so that the product of any of the extents is in range, too.
+        const auto factor = static_cast<std::uint64_t>(std::max(extent, std::int64_t{1}));
+        fits = fits && extent >= 0 && factor <= elements_max / elements;
+        if (fits) elements *= factor;
     }
     if (fits) return {};
     return refused(Errc::invalid_argument,
@@ -103,7 +105,7 @@ Result<std::uint32_t> WeightLayout::add_tensor(std::string_view name,
         return refused(Errc::invalid_argument, "a layout has at most 2^24 tensors");
     }
     tensors_.push_back({std::string(name), {shape.begin(), shape.end()}, tied_to});
-    tensor_index_.emplace(name, static_cast<std::uint32_t>(count));
+    tensor_index_.emplace(tensors_.back().name, static_cast<std::uint32_t>(count));
     return static_cast<std::uint32_t>(count);
 }
 
@@ -152,9 +154,13 @@ Result<void> WeightLayout::add_box(const LayoutBox& box) {
         return refused(Errc::invalid_argument, "a layout has at most 2^24 boxes");
     }
     boxes_.push_back({box.offset, box.tensor, box.memory, dims_.size()});
-    for (const auto& numbers : {box.start, box.length, box.strides}) {
-        dims_.insert(dims_.end(), numbers.begin(), numbers.end());
+    // The spans may be those of a box of this layout, in dims_, which moves when it grows.
+    std::array<std::int64_t, 3 * dims_max> numbers;
+    auto end = numbers.begin();
+    for (const auto& part : {box.start, box.length, box.strides}) {
+        end = std::ranges::copy(part, end).out;
     }
+    dims_.insert(dims_.end(), numbers.begin(), end);
     return {};
 }
 

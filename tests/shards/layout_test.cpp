@@ -122,11 +122,48 @@ TEST_CASE("a layout refuses names, shapes and ties that contradict each other") 
     CHECK(layout.add_tensor("", shape).error().code == Errc::invalid_argument);
     CHECK(layout.add_tensor(std::string(1024, 'a'), shape).error().code == Errc::invalid_argument);
     CHECK(layout.add_tensor("vast", vast).error().code == Errc::invalid_argument);
+    // Products that exceed 64 bits, too.
+    constexpr std::int64_t large = std::int64_t{1} << 32;
+    for (const BuiltLayout::Numbers& beyond : {BuiltLayout::Numbers{large, large},
+                                               {large << 8, large << 8},
+                                               {0, large, large},
+                                               {large, large, 0}}) {
+        const auto added = layout.add_tensor("vast", beyond);
+        REQUIRE(!added);
+        CHECK(added.error().code == Errc::invalid_argument);
+    }
+    CHECK(layout.add_tensor("empty", BuiltLayout::Numbers{0, large << 8}).has_value());
     CHECK(layout.add_memory({.rank = 1, .name = "qkv", .dtype = dtype_u8}).error().code ==
           Errc::invalid_argument);
     CHECK(layout.add_memory({.rank = 2, .name = "qkv", .dtype = dtype_u8}).has_value());
     CHECK(layout.add_memory({.rank = 3, .name = "qkv", .dtype = {9, 9}}).error().code ==
           Errc::invalid_argument);
+}
+
+TEST_CASE("a layout copies a box of its own, as a replica") {
+    BuiltLayout built;
+    built.box(built.memory(0, "w", 64), "w", {40}, {3}, {20}, 5, {2});
+    for (std::uint32_t rank = 1; rank < 100; rank++) {
+        LayoutBox replica = built.layout.box(rank / 2);
+        replica.memory = built.memory(rank, "w", 64);
+        REQUIRE(built.layout.add_box(replica).has_value());
+        const LayoutBox added = built.layout.box(rank);
+        REQUIRE(added.start[0] == 3);
+        REQUIRE(added.length[0] == 20);
+        REQUIRE(added.strides[0] == 2);
+    }
+}
+
+TEST_CASE("a layout adds a tensor by a part of another one's name") {
+    WeightLayout layout;
+    const std::int64_t shape[] = {1};
+    REQUIRE(layout.add_tensor("abcdef", shape).has_value());
+    const std::string_view part = std::string_view(layout.tensors()[0].name).substr(3);
+    const auto added = layout.add_tensor(part, shape);
+    REQUIRE(added.has_value());
+    const auto found = layout.add_tensor("def", shape);
+    REQUIRE(found.has_value());
+    CHECK(*found == *added);
 }
 
 TEST_CASE("layouts of ranks become one") {
