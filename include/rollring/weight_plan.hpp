@@ -65,8 +65,8 @@ class ROLLRING_API WeightPlan {
     // has that dtype.
     // Errors, each with the tensor and the box: layout_mismatch (the trainer lacks the tensor or
     // some of the box's elements, the shapes differ, the dtypes do, or two boxes of the engine
-    // share memory), unsupported (elements of one box of the engine share memory),
-    // invalid_argument (options).
+    // share memory), unsupported (elements of one box of the engine share memory, or two boxes are
+    // too interleaved to tell), invalid_argument (options).
     static Result<WeightPlan> make(const WeightLayout& from, const WeightLayout& to,
                                    const PlanOptions& options = {});
 

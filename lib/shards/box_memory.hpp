@@ -16,8 +16,9 @@ struct MemoryUse {
     std::uint64_t padding_elements = 0;  // of all memories, in no box
 };
 
-// layout_mismatch (two boxes share memory) or unsupported (a box does with itself), naming tensor
-// and box. `values`: for each tensor, a number for its values; tied tensors have the same one.
+// layout_mismatch (two boxes share memory) or unsupported (a box does with itself, or two are too
+// interleaved to be checked), naming tensor and box. `values`: for each tensor, a number for its
+// values; tied tensors have the same one.
 Result<MemoryUse> check_shared_memory(const WeightLayout& layout,
                                       std::span<const std::uint32_t> values);
 

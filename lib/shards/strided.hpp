@@ -2,6 +2,7 @@
 // Elements at regular distances in a memory, and whether two such sets share one.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,7 +35,9 @@ std::vector<Step> dims_of(std::span<const std::int64_t> extents,
 // The order is then that of a memory's rows.
 bool is_nested(std::span<const Step> dims);
 
-// Whether two nested sets share an element.
-bool meet(Strided a, Strided b);
+// Whether two nested sets share an element. Two sets of rows without gaps take a few steps,
+// whatever their distances are. Others are compared slice by slice, and each slice takes one of
+// `steps`, so that a table cannot keep a program busy: nullopt if they run out.
+std::optional<bool> meet(Strided a, Strided b, std::uint64_t& steps);
 
 }  // namespace rollring::shards

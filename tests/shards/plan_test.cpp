@@ -127,6 +127,36 @@ TEST_CASE("tied tensors of an engine are one, if the trainer says so") {
           "tensor 'head': the engine ties it to 'embed', the trainer has values of its own for it");
 }
 
+TEST_CASE("interleaved boxes of vast tensors are compared, or refused") {
+    constexpr std::int64_t half = std::int64_t{1} << 39;
+    BuiltLayout engine;
+    const std::uint32_t memory = engine.memory(0, "m", 2 * half);
+    engine.box(memory, "a", {half}, {0}, {half}, 0, {2});
+    engine.box(memory, "b", {half / 2}, {0}, {half / 2}, 1, {4});
+    BuiltLayout trainer;
+    trainer.whole_box(0, "a", {half}, {0}, {half});
+    trainer.whole_box(0, "b", {half / 2}, {0}, {half / 2});
+    const auto plan = WeightPlan::make(trainer.layout, engine.layout);
+    REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().to_string()));
+    CHECK(plan->padding_elements() == half / 2);
+
+    const BuiltLayout::Numbers shape = {1 << 14, 1 << 13, 2};
+    BuiltLayout crossing;
+    const std::uint32_t crossed = crossing.memory(0, "m", 2 * half);
+    crossing.box(crossed, "a", shape, {0, 0, 0}, shape, 0, {1 << 26, 1 << 13, 2});
+    crossing.box(crossed, "b", shape, {0, 0, 0}, shape, 1, {7 << 23, 3 << 11, 2});
+    BuiltLayout whole;
+    whole.whole_box(0, "a", shape, {0, 0, 0}, shape);
+    whole.whole_box(0, "b", shape, {0, 0, 0}, shape);
+    const auto vague = WeightPlan::make(whole.layout, crossing.layout);
+    REQUIRE(!vague);
+    CHECK(vague.error().code == Errc::unsupported);
+    CHECK(
+        vague.error().message ==
+        "tensor 'b': the engine's box rank 0, 'm': [0:16384, 0:8192, 0:2] lies too interleaved to "
+        "be checked between the rows of box rank 0, 'm': [0:16384, 0:8192, 0:2] of tensor 'a'");
+}
+
 TEST_CASE("an error names the tensor and the box") {
     BuiltLayout trainer;
     trainer.whole_box(0, "w", {8, 4}, {0, 0}, {4, 4});
