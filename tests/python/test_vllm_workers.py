@@ -208,6 +208,17 @@ def test_workers_attach_together(
         assert server.serve(source) == [True, True]
 
 
+def test_a_worker_whose_own_process_calls_it_waits_for_no_other(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm_fakes.install(monkeypatch)
+    parallel = {"world_size": COUNT, "distributed_executor_backend": "external_launcher"}
+    client, source = Client(made_engine(WIDE, rank=0, **parallel)), Source(WIDE)
+    with sending(ring, client, source) as trainer:
+        trainer.send_weights()
+        assert serves(client.engine.model, source)
+
+
 def test_all_load_in_place_if_one_has_no_memory_to_load_beside(
     ring: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,7 @@ from ...errors import RejectedError
 
 _log = logging.getLogger("vllm.rollring")
 
-# Executors that hand on the error of each worker, or of the only one in their process.
-HEARD = ("uni", "ray", "external_launcher")
+HEARD = ("uni", "ray")  # executors that read all answers
 FAILED = -1
 
 
@@ -36,9 +35,11 @@ class Peers:
 
     def __init__(self, config: Any) -> None:
         count = int(getattr(config, "world_size", 1))
+        backend = getattr(config, "distributed_executor_backend", None)
+        if backend == "external_launcher":  # each process calls its own worker
+            count = 1
         self.several = count > 1
         self._is_last = config.rank % count == count - 1
-        backend = getattr(config, "distributed_executor_backend", None)
         self._is_quiet = not self._is_last and backend not in HEARD
 
     @contextlib.contextmanager
