@@ -267,11 +267,12 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             none, as after a version that failed while it was loaded in place.
         staging: "delta": `WeightUpdate.load` compares the version with ``into``, which the engine
             serves, and keeps a list of the values that differ; `WeightUpdate.adopt` writes them.
-            For host memory; ``in_place`` is ignored. No other code may write to the tensors
-            meanwhile. "copy": `WeightUpdate.load` writes the version to ``into``.
-        fallback: With "delta", for a version that changes more than the list can hold: "refuse"
-            rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it comes.
-        list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
+            ``in_place`` is ignored. No other code may write to the tensors meanwhile. "copy":
+            `WeightUpdate.load` writes the version to ``into``.
+        delta_fallback: With "delta", for a version that changes more than the list can hold:
+            "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
+            comes.
+        delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -296,8 +297,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         partial: bool = False,
         held_version: int = -1,
         staging: str = "copy",
-        fallback: str = "refuse",
-        list_bytes: int = 0,
+        delta_fallback: str = "refuse",
+        delta_list_bytes: int = 0,
         timeout: float | None = 10.0,
     ) -> None:
         self.ring = ring
@@ -325,8 +326,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "partial": partial,
             "held_version": version_number(held_version),
             "staging": staging,
-            "fallback": fallback,
-            "list_bytes": list_bytes,
+            "delta_fallback": delta_fallback,
+            "delta_list_bytes": delta_list_bytes,
         }
         if rank is not None:
             options["rank"] = rank

@@ -208,8 +208,8 @@ SubscriberOptions subscriber_options(nb::dict given) {
     options.take("partial", made.partial);
     options.take("held_version", made.held_version);
     options.take("staging", made.staging, Staging::delta);
-    options.take("fallback", made.delta_fallback, DeltaFallback::in_place);
-    options.take("list_bytes", made.delta_list_bytes);
+    options.take("delta_fallback", made.delta_fallback, DeltaFallback::in_place);
+    options.take("delta_list_bytes", made.delta_list_bytes);
     options.end("a weight subscriber");
     return made;
 }

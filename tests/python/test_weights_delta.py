@@ -15,7 +15,7 @@ import weights_children
 from conftest import PATIENCE, Children
 from weights_children import publish_beside
 
-DELTA = {"staging": "delta", "fallback": "beside"}
+DELTA = {"staging": "delta", "delta_fallback": "beside"}
 
 
 def weights(seed: int) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def test_too_much_is_refused_by_name(ring: str, dice: np.random.Generator) -> No
     held = copies(sent)
     with (
         rr.WeightPublisher(ring, sent) as trainer,
-        rr.WeightSubscriber(ring, held, staging="delta", list_bytes=4096) as engine,
+        rr.WeightSubscriber(ring, held, staging="delta", delta_list_bytes=4096) as engine,
     ):
         publish_beside(trainer, engine, 1)
         report = engine.delta
@@ -134,7 +134,7 @@ def test_autograd_notices_a_load_in_place_that_fails_later(ring: str) -> None:
     torch = pytest.importorskip("torch")
     sent = {"w": torch.arange(50_000, dtype=torch.float32)}
     held = {"w": torch.zeros(50_000)}
-    options: Any = {"staging": "delta", "fallback": "in_place", "list_bytes": 4096}
+    options: Any = {"staging": "delta", "delta_fallback": "in_place", "delta_list_bytes": 4096}
     with (
         rr.WeightPublisher(ring, sent) as trainer,
         rr.WeightSubscriber(ring, held, **options) as engine,
@@ -155,7 +155,7 @@ def test_autograd_notices_a_load_in_place_that_fails_later(ring: str) -> None:
 
 def test_unknown_ways_are_named(ring: str) -> None:
     with rr.WeightPublisher(ring, weights(1)):
-        for wrong in ({"staging": "zip"}, {"staging": "delta", "fallback": "hope"}):
+        for wrong in ({"staging": "zip"}, {"staging": "delta", "delta_fallback": "hope"}):
             with pytest.raises(rr.InvalidArgumentError, match="must be one of"):
                 rr.WeightSubscriber(ring, weights(2), **wrong)  # type: ignore[arg-type]
         with pytest.raises(rr.InvalidArgumentError, match="needs the engine's tensors"):

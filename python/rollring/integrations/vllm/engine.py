@@ -362,7 +362,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             in_place=not self._model.out_of_place,
             held_version=self._served,
             staging="delta" if self._by_difference else "copy",
-            fallback="beside",  # a model that serves is not written to before the commit
+            delta_fallback="beside",  # a model that serves is not written to before the commit
             timeout=self._info.deadline_s,
         )
         _log.info(
