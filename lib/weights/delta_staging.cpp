@@ -44,10 +44,13 @@ void DeltaStaging::start(std::int64_t version, const Holding& holding) {
     const bool serves = was_whole_ && holding.live_version() >= 0;
     may_copy_ = fallback_ == DeltaFallback::in_place || !serves;
     comparing_.reset();
-    // The next version is about as large as the last one.
-    const std::uint64_t kept = report_.way == DeltaWay::in_place ? 0 : report_.list_bytes / 4 * 5;
+    // The next version is about as large as the last one. A GPU waits for all of its work when
+    // memory is freed, so a little more is kept.
+    const std::uint64_t wanted = report_.way == DeltaWay::in_place ? 0 : report_.list_bytes / 4 * 5;
+    if (wanted > kept_bytes_ || wanted < kept_bytes_ / 3 * 2) kept_bytes_ = wanted;
     const bool grows = fallback_ == DeltaFallback::beside;
-    difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_, kept);
+    difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_,
+                       kept_bytes_);
     report_ = {.version = version};
 }
 

@@ -387,4 +387,30 @@ TEST_CASE("an engine whose device fails within the exchange is poisoned until th
     CHECK(pair.engine.holds(3));
 }
 
+TEST_CASE("the memory of a list is kept for versions that change about as much") {
+    Pair pair(with_all_in_slots(), {.staging = Staging::delta});
+    auto& trained = pair.trainer.memory()[0];  // of 3300 elements of 4 bytes
+    std::int64_t version = 0;
+    // Passes a version with that many changes; returns the memory that was kept for it.
+    const auto kept_for = [&](std::size_t changes) {
+        for (std::size_t i = 0; i < changes; i++) trained[4 * i] ^= std::byte{1};
+        std::thread taking([&] { REQUIRE_OK(take(*pair.subscriber)); });
+        auto open = pair.publisher->begin(++version);
+        REQUIRE_OK(open);
+        REQUIRE_OK(open->put_all(patience()));
+        REQUIRE_OK(open->publish());
+        REQUIRE_OK(open->commit(patience()));
+        taking.join();
+        CHECK(pair.subscriber->delta().changed == changes);
+        return fake_device(engine_gpu).kept_bytes.load();
+    };
+    CHECK(kept_for(1000) == 0);
+    const std::uint64_t kept = kept_for(800);
+    CHECK(kept >= 1000 * 5);
+    CHECK(kept_for(900) == kept);
+    CHECK(kept_for(100) == kept);
+    CHECK(kept_for(0) < kept / 3);
+    CHECK(kept_for(1000) == 0);
+}
+
 }  // namespace rollring::test

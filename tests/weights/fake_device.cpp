@@ -82,6 +82,7 @@ class FakeDifference : public Difference {
     FakeDifference(FakeDevice& device, std::unique_ptr<Difference> difference)
         : device_(&device), difference_(std::move(difference)) {}
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) override {
+        device_->kept_bytes = bytes_kept;
         difference_->clear(bytes_max, bytes_kept);
     }
     Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "rollring/weight_tensor.hpp"
 
@@ -15,6 +16,7 @@ struct FakeDevice {
     std::atomic<bool> failed = false;             // nor ever will
     std::atomic<bool> refuses = false;            // copies cannot be queued
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
+    std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
     std::atomic<int> blocks = 0;                  // that were made and not freed
     // Runs the work that waits on the streams, and lets them go on.
     void go_on();
