@@ -14,8 +14,6 @@
 namespace rollring::recording {
 namespace {
 
-constexpr std::string_view ending = ".rollouts";
-
 Errc code_of(int system_errno) {
     switch (system_errno) {
         case ENOENT:
@@ -33,26 +31,29 @@ Errc code_of(int system_errno) {
 
 }  // namespace
 
-std::string file_name(std::uint64_t number) {
+std::string file_name(std::uint64_t number, std::string_view ending) {
     return fmt::format("{:08}{}", number, ending);
 }
 
-std::optional<std::uint64_t> number_of(const std::filesystem::path& path) {
+std::optional<std::uint64_t> number_of(const std::filesystem::path& path, std::string_view ending) {
     const std::string name = path.filename().string();
     if (!name.ends_with(ending)) return std::nullopt;
     const char* const end = name.data() + name.size() - ending.size();
     std::uint64_t number = 0;
     const auto [stop, wrong] = std::from_chars(name.data(), end, number);
-    if (wrong != std::errc() || stop != end || file_name(number) != name) return std::nullopt;
+    if (wrong != std::errc() || stop != end || file_name(number, ending) != name)
+        return std::nullopt;
     return number;
 }
 
-Result<std::vector<NumberedFile>> files_of(const std::filesystem::path& directory) {
+Result<std::vector<NumberedFile>> files_of(const std::filesystem::path& directory,
+                                           std::string_view ending) {
     std::vector<NumberedFile> files;
     std::error_code wrong;
     std::filesystem::directory_iterator at(directory, wrong);
     while (!wrong && at != std::filesystem::directory_iterator()) {
-        if (const auto number = number_of(at->path())) files.push_back({*number, at->path()});
+        if (const auto number = number_of(at->path(), ending))
+            files.push_back({*number, at->path()});
         at.increment(wrong);
     }
     if (wrong) return file_failed(wrong.value(), "cannot read the directory", directory);
@@ -62,6 +63,27 @@ Result<std::vector<NumberedFile>> files_of(const std::filesystem::path& director
 
 std::filesystem::path lock_of(const std::filesystem::path& directory) {
     return directory / "writer.lock";
+}
+
+Result<ProcessFd> lock_directory(const std::filesystem::path& directory, std::string_view what) {
+    const auto path = lock_of(directory);
+    Fd held(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+    if (!held) return file_failed(errno, "cannot make", path);
+    struct flock asked{};
+    asked.l_type = F_WRLCK;
+    asked.l_whence = SEEK_SET;
+    if (fcntl(held.get(), F_OFD_SETLK, &asked) == 0) return ProcessFd(std::move(held));
+    if (errno != EAGAIN && errno != EACCES) return file_failed(errno, "cannot lock", path);
+    return refused(Errc::busy, fmt::format("another process writes the {} {}: choose another "
+                                           "directory, or end that process",
+                                           what, directory.string()));
+}
+
+void unlock_directory(const ProcessFd& held) {
+    struct flock asked{};
+    asked.l_type = F_UNLCK;
+    asked.l_whence = SEEK_SET;
+    if (held) fcntl(held.get(), F_OFD_SETLK, &asked);
 }
 
 bool is_written(const std::filesystem::path& directory) {

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "liveness.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring::recording {
@@ -16,15 +18,26 @@ struct NumberedFile {
     std::filesystem::path path;
 };
 
+inline constexpr std::string_view recording_ending = ".rollouts";
+
 // "00000012.rollouts"
-[[nodiscard]] std::string file_name(std::uint64_t number);
-// The number in the name of a file, if it is one of a recording.
-[[nodiscard]] std::optional<std::uint64_t> number_of(const std::filesystem::path& path);
+[[nodiscard]] std::string file_name(std::uint64_t number,
+                                    std::string_view ending = recording_ending);
+// The number in the name of a file, if it is one of these.
+[[nodiscard]] std::optional<std::uint64_t> number_of(const std::filesystem::path& path,
+                                                     std::string_view ending = recording_ending);
 // By number. Errc::not_found: there is no such directory.
-[[nodiscard]] Result<std::vector<NumberedFile>> files_of(const std::filesystem::path& directory);
+[[nodiscard]] Result<std::vector<NumberedFile>> files_of(
+    const std::filesystem::path& directory, std::string_view ending = recording_ending);
 
 // The lock that a writer holds while it lives.
 [[nodiscard]] std::filesystem::path lock_of(const std::filesystem::path& directory);
+// Takes the directory for this process; forked children close the descriptor. Errc::busy: another
+// process has it. `what`: it writes, for people.
+[[nodiscard]] Result<ProcessFd> lock_directory(const std::filesystem::path& directory,
+                                               std::string_view what);
+// A child that was forked just now may not have closed its copy of the descriptor yet.
+void unlock_directory(const ProcessFd& held);
 // Whether a living process writes the recording; takes no lock.
 [[nodiscard]] bool is_written(const std::filesystem::path& directory);
 

@@ -18,39 +18,38 @@ namespace {
 
 constexpr std::uint32_t columns_bytes_max = 1 << 16;
 
-std::unexpected<Error> no_recording(const std::filesystem::path& path) {
-    return refused(Errc::not_a_ring, fmt::format("{} is not a file of a recording, or its "
-                                                 "header is damaged",
-                                                 path.string()));
+std::unexpected<Error> not_of(const FileType& type, const std::filesystem::path& path) {
+    return refused(Errc::not_a_ring, fmt::format("{} is not a file of {}, or its header is damaged",
+                                                 path.string(), type.what));
 }
 
 }  // namespace
 
-Result<FileReader> FileReader::open(const std::filesystem::path& path) {
+Result<FileReader> FileReader::open(const std::filesystem::path& path, const FileType& type) {
     Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd) return file_failed(errno, "cannot open", path);
     FileReader file(std::move(fd), path);
-    if (auto read = file.read_header(); !read) return std::unexpected(read.error());
+    if (auto read = file.read_header(type); !read) return std::unexpected(read.error());
     return file;
 }
 
-Result<void> FileReader::read_header() {
+Result<void> FileReader::read_header(const FileType& type) {
     auto there = read_at(0, &header_, sizeof header_);
     if (!there) return std::unexpected(there.error());
-    if (!*there || header_.magic != file_magic) return no_recording(path_);
-    if (header_.version != file_version) {
+    if (!*there || header_.magic != type.magic) return not_of(type, path_);
+    if (header_.version != type.version) {
         return refused(Errc::abi_mismatch,
                        fmt::format("{} has version {} of the format, and this rollring reads {}",
-                                   path_.string(), header_.version, file_version));
+                                   path_.string(), header_.version, type.version));
     }
-    if (header_.columns_bytes > columns_bytes_max) return no_recording(path_);
+    if (header_.columns_bytes > columns_bytes_max) return not_of(type, path_);
     columns_.resize(header_.columns_bytes);
     there = read_at(sizeof header_, columns_.data(), columns_.size());
     if (!there) return std::unexpected(there.error());
     const std::uint64_t checksum =
         XXH3_64bits_withSeed(&header_, offsetof(FileHeader, checksum), 0) ^
         XXH3_64bits_withSeed(columns_.data(), columns_.size(), header_.file_id);
-    if (!*there || checksum != header_.checksum) return no_recording(path_);
+    if (!*there || checksum != header_.checksum) return not_of(type, path_);
     return {};
 }
 

@@ -18,7 +18,8 @@ namespace rollring::recording {
 class FileReader {
   public:
     // Errors: not_found, not_a_ring, abi_mismatch, permission_denied, system.
-    static Result<FileReader> open(const std::filesystem::path& path);
+    static Result<FileReader> open(const std::filesystem::path& path,
+                                   const FileType& type = recording_type);
 
     [[nodiscard]] const FileHeader& header() const { return header_; }
     [[nodiscard]] const std::string& columns() const { return columns_; }
@@ -32,6 +33,11 @@ class FileReader {
     // Errc::checksum_mismatch names the file and the offset.
     [[nodiscard]] Result<void> read_payload(std::uint64_t offset, const EntryHeader& entry,
                                             std::byte* to) const;
+    // A part of the entry's payload, as it is: not checked.
+    [[nodiscard]] Result<bool> read_part(std::uint64_t offset, void* to,
+                                         std::uint64_t bytes) const {
+        return read_at(offset, to, bytes);
+    }
     // The head of a batch, if the entry is one whose counts agree with its length and its place.
     [[nodiscard]] Result<std::optional<BatchHead>> head_of(std::uint64_t offset,
                                                            const EntryHeader& entry) const;
@@ -43,7 +49,7 @@ class FileReader {
     // False at the end of the file.
     [[nodiscard]] Result<bool> read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const;
     [[nodiscard]] bool is_entry(const EntryHeader& entry) const;
-    [[nodiscard]] Result<void> read_header();
+    [[nodiscard]] Result<void> read_header(const FileType& type);
 
     Fd fd_;
     std::filesystem::path path_;

@@ -17,6 +17,14 @@ inline constexpr std::array<char, 8> file_magic = {'R', 'R', 'R', 'O', 'L', 'L',
 inline constexpr std::uint32_t file_version = 1;
 inline constexpr std::uint32_t entry_magic = 0x59525452;  // "RTRY"
 
+// A kind of files with these headers and entries.
+struct FileType {
+    std::array<char, 8> magic;
+    std::uint32_t version;
+    const char* what;  // for people
+};
+inline constexpr FileType recording_type{file_magic, file_version, "a recording"};
+
 // Of an acknowledgement; other entries have none.
 inline constexpr std::int64_t no_step = INT64_MIN;
 

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <fmt/core.h>
 
 #include <bit>
@@ -29,14 +28,6 @@ struct File {
     std::uint64_t bytes;
 };
 
-// A child that was forked just now may not have closed its copy of the descriptor yet.
-inline void unlock(const ProcessFd& held) {
-    struct flock asked{};
-    asked.l_type = F_UNLCK;
-    asked.l_whence = SEEK_SET;
-    if (held) fcntl(held.get(), F_OFD_SETLK, &asked);
-}
-
 // The recording that is in the directory.
 struct Before {
     std::deque<File> files;
@@ -49,21 +40,6 @@ namespace {
 std::uint64_t random_id() {
     std::random_device device;
     return (std::uint64_t{device()} << 32) | device();
-}
-
-// Takes the directory for this process. Its forked children close the descriptor.
-Result<ProcessFd> lock(const std::filesystem::path& directory) {
-    const auto path = lock_of(directory);
-    Fd held(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-    if (!held) return file_failed(errno, "cannot make", path);
-    struct flock asked{};
-    asked.l_type = F_WRLCK;
-    asked.l_whence = SEEK_SET;
-    if (fcntl(held.get(), F_OFD_SETLK, &asked) == 0) return ProcessFd(std::move(held));
-    if (errno != EAGAIN && errno != EACCES) return file_failed(errno, "cannot lock", path);
-    return refused(Errc::busy, fmt::format("another process writes the recording {}: choose "
-                                           "another directory, or end that process",
-                                           directory.string()));
 }
 
 Result<Before> look(const std::filesystem::path& directory, const Schema& schema) {
@@ -289,7 +265,7 @@ RecordingWriter::RecordingWriter(std::unique_ptr<Impl> impl) : impl_(std::move(i
 RecordingWriter::RecordingWriter(RecordingWriter&&) noexcept = default;
 RecordingWriter& RecordingWriter::operator=(RecordingWriter&&) noexcept = default;
 RecordingWriter::~RecordingWriter() {
-    if (impl_ != nullptr) recording::unlock(impl_->locked);
+    if (impl_ != nullptr) recording::unlock_directory(impl_->locked);
 }
 
 Result<RecordingWriter> RecordingWriter::open(const std::filesystem::path& directory,
@@ -301,7 +277,7 @@ Result<RecordingWriter> RecordingWriter::open(const std::filesystem::path& direc
     std::error_code wrong;
     std::filesystem::create_directories(directory, wrong);
     if (wrong) return recording::file_failed(wrong.value(), "cannot make the directory", directory);
-    auto locked = recording::lock(directory);
+    auto locked = recording::lock_directory(directory, "recording");
     if (!locked) return std::unexpected(locked.error());
     auto before = recording::look(directory, schema);
     if (!before) return std::unexpected(before.error());
