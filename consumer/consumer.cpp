@@ -81,6 +81,12 @@ Poll Consumer::Impl::poll(Record& record) {
 Result<Consumer> Consumer::open(std::string_view ring, const ConsumerOptions& options) {
     auto seat = ReaderSeat::take(ring, options.purpose, Deadline::after(options.attach_timeout));
     if (!seat) return std::unexpected(seat.error());
+    if (const LedgerPlan& ledger = seat->map().segment().ledger(); !ledger.directory.empty()) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("ring {} has a ledger in {}, which only a stash writes: open a "
+                                   "Stash, or create the ring without a ledger",
+                                   ring, ledger.directory));
+    }
     auto impl = std::make_unique<Impl>(std::move(*seat), options);
     if (auto started = impl->core.start(); !started) return std::unexpected(started.error());
     return Consumer(std::move(impl));

@@ -410,6 +410,12 @@ std::uint32_t Producer::lane() const {
 RecordRef Producer::last() const {
     return impl_->last;
 }
+std::uint64_t Producer::durable_records() const {
+    const ReaderEntry& entry = impl_->map.entry(impl_->lane);
+    if (observe(entry.durable_epoch) != impl_->epoch) return 0;
+    return std::min(observe(entry.durable_records), impl_->sequence);
+}
+
 bool Producer::consumer_alive() const {
     return impl_->map.consumer_alive();
 }

@@ -153,6 +153,11 @@ Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
     if (shared_ != 0) {
         if (auto recalled = impl.shares.recall(shared, readers); !recalled) return recalled;
     }
+    const std::size_t marks = refs_.size() - sequences().size();  // failure marks, which come first
+    if (auto noted = impl.note_in_ledger(indices_, marks, step, dropped.has_value()); !noted) {
+        if (shared_ != 0) impl.shares.restore(shared);
+        return noted;
+    }
     const std::int64_t now = monotonic_ns();
     std::vector<GroupKey> keys;
     keys.reserve(groups().size());
@@ -161,6 +166,7 @@ Result<void> Batch::end_lease(std::int64_t step, Deadline readers,
     FAULT_POINT("ack.after_tombstones");
     auto released = impl.core.release_all(refs_, step, true);
     if (!released) {  // still leased: nothing was released
+        if (impl.ledger != nullptr) impl.ledger->ack_failed();
         if (shared_ != 0) impl.shares.restore(shared);
         return released;
     }

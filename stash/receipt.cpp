@@ -42,22 +42,17 @@ std::string write_receipt(std::span<const ReceiptEntry> entries, std::uint64_t r
     return bytes;
 }
 
-Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id) {
-    const auto refuse = [](std::string why) {
-        return refused(Errc::invalid_argument, std::move(why));
-    };
+Result<Receipt> read_receipt(std::string_view receipt) {
     ReceiptHead head{};
     if (receipt.size() >= sizeof head) std::memcpy(&head, receipt.data(), sizeof head);
     if (head.magic != receipt_magic || (receipt.size() - sizeof head) % sizeof(ReceiptEntry) != 0 ||
         head.count != (receipt.size() - sizeof head) / sizeof(ReceiptEntry)) {
-        return refuse(fmt::format("these {} bytes are not a receipt of a batch", receipt.size()));
-    }
-    if (head.ring_id != ring_id) {
-        return refuse("the receipt belongs to another ring: this one was created later");
+        return refused(Errc::invalid_argument,
+                       fmt::format("these {} bytes are not a receipt of a batch", receipt.size()));
     }
     std::vector<ReceiptEntry> entries(head.count);
     std::memcpy(entries.data(), receipt.data() + sizeof head, receipt.size() - sizeof head);
-    return entries;
+    return Receipt{head.ring_id, std::move(entries)};
 }
 
 std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,

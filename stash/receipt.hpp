@@ -22,8 +22,12 @@ struct ReceiptEntry {
 };
 
 std::string write_receipt(std::span<const ReceiptEntry> entries, std::uint64_t ring_id);
-// Errc::invalid_argument if it is not a receipt of this ring.
-Result<std::vector<ReceiptEntry>> read_receipt(std::string_view receipt, std::uint64_t ring_id);
+struct Receipt {
+    std::uint64_t ring_id;
+    std::vector<ReceiptEntry> entries;
+};
+// Errc::invalid_argument: the bytes are not a receipt.
+Result<Receipt> read_receipt(std::string_view receipt);
 // The unreleased records of a receipt. Call it before any of them is delivered again.
 std::vector<RecordRef> find_unreleased(std::span<const ReceiptEntry> entries,
                                        const ProducerRoster& roster);

@@ -68,6 +68,10 @@ Stash::Impl::~Impl() {
 // The bounds stay in force until the next trainer comes, or a plain consumer, which lifts them.
 void Stash::Impl::close() {
     leases.end_all(core.usable());
+    // It shows its progress in the pages of the seat. A forked child leaves it as it is: its thread
+    // is not there.
+    if (!core.usable()) static_cast<void>(ledger.release());
+    ledger.reset();
     if (core.usable()) core.seat().give_back();
 }
 
@@ -138,6 +142,7 @@ Result<std::unique_ptr<Stash>> Stash::open(std::string_view ring, const StashOpt
     if (!seat) return std::unexpected(seat.error());
     auto impl = std::make_shared<Impl>(std::move(*seat), options, consumer_options);
     if (auto started = impl->start(); !started) return std::unexpected(started.error());
+    if (auto opened = impl->open_ledger(ring); !opened) return std::unexpected(opened.error());
     return std::unique_ptr<Stash>(new Stash(std::move(impl)));
 }
 
@@ -146,6 +151,11 @@ void Stash::Impl::admit(Turn& turn, std::uint32_t number) {
     const Arrival arrival = arrival_of(record, number);
     room.saw(record.ref.lines);
     spill_read |= record.ref.lane != core.map().geometry().spill_lane();
+    if (ledger != nullptr && !ledger->read(record)) {
+        core.release(record.ref);
+        records.give_back(number);
+        return;
+    }
     // Its producer may have ended under a predecessor, and will not be reported again.
     if (record.redelivered) orphans.emplace(arrival.producer_lane, arrival.producer_epoch);
     const auto index = turn.groups().admit(arrival, turn.now_ns(), core.policy_version());
@@ -228,9 +238,18 @@ Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t
                        "settle receipts before the first next(): their records may be in "
                        "another batch by now");
     }
-    auto entries = read_receipt(receipt, core.map().ring_id());
-    if (!entries) return std::unexpected(entries.error());
-    const std::vector<RecordRef> found = find_unreleased(*entries, core.roster());
+    const auto named = read_receipt(receipt);
+    if (!named) return std::unexpected(named.error());
+    const bool ours = named->ring_id == core.map().ring_id();
+    if (!ours && ledger == nullptr) {
+        return refused(Errc::invalid_argument,
+                       "the receipt belongs to another ring: this one was created later");
+    }
+    if (ledger != nullptr) {
+        const auto settled = settle_in_ledger(*named);
+        if (!settled || !ours) return settled;
+    }
+    const std::vector<RecordRef> found = find_unreleased(named->entries, core.roster());
     if (found.empty()) return std::uint64_t{0};
     // A batch that was leased later may have been acknowledged before.
     if (step >= 0) step = std::max(step, core.last_acked_step());
@@ -271,7 +290,8 @@ Poll Stash::Impl::read(std::int64_t now_ns) {
             came_any = true;
             admit(turn, number);
             shown.show_open_groups();  // an ended lane no longer announces groups
-        } while (--left > 0 && !(groups.may_cut() && backlog.was_read()));
+        } while (--left > 0 && !(groups.may_cut() && backlog.was_read()) &&
+                 (ledger == nullptr || ledger->takes()));
         if (came_any) standstill.note_came(now_ns);
     }
     if (got == Poll::empty) {
@@ -339,6 +359,8 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
     if (!impl.core.usable()) return NextBatch::closed;
+    // Nor a group that is ready: it could not be acknowledged.
+    if (impl.ledger != nullptr && !impl.ledger->problem().empty()) return NextBatch::closed;
     impl.shown.note_back();
     bool blocked = false;
     bool changed = true;  // since the room was shown
@@ -357,6 +379,10 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
             FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
         }
+        const auto asked = impl.ask_ledger(deadline);
+        if (asked == Impl::Ledger::waited) continue;
+        if (asked == Impl::Ledger::broken) return NextBatch::closed;
+        if (asked == Impl::Ledger::late) return NextBatch::timed_out;
         const Poll got = impl.read(now);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;
@@ -391,6 +417,7 @@ NextBatch Stash::rest(Batch& batch) {
     // shipped.
     if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
+    if (impl_->ledger != nullptr && !impl_->ledger->problem().empty()) return NextBatch::closed;
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
     impl_->ship(batch, impl_);
     return NextBatch::batch;
@@ -401,7 +428,9 @@ Result<std::uint64_t> Stash::settle(std::string_view receipt, std::int64_t step)
 }
 
 std::string Stash::problem() const {
-    return impl_->core.problem();
+    std::string text = impl_->core.problem();
+    if (text.empty() && impl_->ledger != nullptr) text = impl_->ledger->problem();
+    return text;
 }
 
 bool Stash::next_event(Event& event) {

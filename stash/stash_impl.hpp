@@ -15,6 +15,7 @@
 #include "group_stash.hpp"
 #include "lease_book.hpp"
 #include "notices.hpp"
+#include "receipt.hpp"
 #include "repeat_watch.hpp"
 #include "ring_lanes.hpp"
 #include "rollring/stash.hpp"
@@ -22,6 +23,7 @@
 #include "shown_stash.hpp"
 #include "slab.hpp"
 #include "standstill.hpp"
+#include "stash_ledger.hpp"
 
 namespace rollring {
 
@@ -59,6 +61,7 @@ struct Stash::Impl {
     std::uint64_t evacuated_before = 0;
     bool polled = false;
     bool spill_read = false;  // the predecessor's records in the spill, which come first
+    std::unique_ptr<StashLedger> ledger;  // null: the ring has none
 
     Impl(ReaderSeat seat, const StashOptions& given, const ConsumerOptions& consumer_options);
     ~Impl();
@@ -83,6 +86,17 @@ struct Stash::Impl {
     void keep_deadlines(Turn& turn);
     void hear_events(Turn& turn);
     [[nodiscard]] Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
+
+    // In stash_ledger.cpp.
+    [[nodiscard]] Result<void> open_ledger(std::string_view ring);
+    void show_durable(std::uint32_t lane, std::uint32_t epoch, std::uint64_t records_below);
+    [[nodiscard]] Result<std::uint64_t> settle_in_ledger(const Receipt& receipt) const;
+    // Of a batch, which may be `dropped` instead of acknowledged.
+    [[nodiscard]] Result<void> note_in_ledger(std::span<const std::uint32_t> numbers,
+                                              std::size_t marks, std::int64_t step, bool dropped);
+    // Whether records may be read: waits a little for the ledger, if it takes none.
+    enum class Ledger { takes, waited, late, broken };
+    [[nodiscard]] Ledger ask_ledger(Deadline deadline);
 };
 
 }  // namespace rollring

@@ -12,6 +12,7 @@ Stash::Impl::Turn::~Turn() {
     show_groups();
     if (kind_ == Kind::reads) show_admitted();
     release_dropped();
+    if (impl_->ledger != nullptr) impl_->ledger->end_turn();
     if (room_changed_) impl_->shown.show_account(*room_changed_);
 }
 
@@ -40,7 +41,10 @@ void Stash::Impl::Turn::release_dropped() {
     if (dropped.empty()) return;
     ConsumerCore& consumer = impl_->core;
     Slab<Record>& slab = impl_->records;
-    for (const Dropped& one : dropped) impl_->notices.dropped(slab[one.record], one.reason);
+    for (const Dropped& one : dropped) {
+        impl_->notices.dropped(slab[one.record], one.reason);
+        if (impl_->ledger != nullptr) impl_->ledger->dropped(slab[one.record]);
+    }
     impl_->notices.tell_new();
     FAULT_POINT("drop.before");
     if (dropped.size() == 1) {

@@ -6,7 +6,8 @@
 //   1. the rows and the tombstones of the groups that changed
 //   2. after reading, how many groups are open and what they are owed; only then do their claims
 //      arrive, so that each group counts on one side at every moment
-//   3. the records of dropped groups leave, whose tombstones step 1 has written
+//   3. the records of dropped groups leave, whose tombstones step 1 has written; the ring's ledger
+//      gets those that were read and stay
 //   4. the account, if it was asked for, which also wakes the producers that wait for room
 
 #include <cstdint>

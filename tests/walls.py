@@ -34,9 +34,9 @@ SEES = {
 # The compiled module `_core` has the bindings of core and extras: these names are the extras', and
 # all others the core's.
 BINDINGS = {
-    "extras": ("Consumer", "Memory", "MemoryDomain", "OwnedRing", "RecordedBatch", "Recording",
-               "RecordingWriter", "RequestBoard", "RequestWorker",
-               "Store", "Taken", "decode_plain", "encode_plain", "remove_store",
+    "extras": ("Consumer", "LedgerRestore", "Memory", "MemoryDomain", "OwnedRing", "RecordedBatch",
+               "Recording", "RecordingWriter", "RequestBoard", "RequestWorker", "Store", "Taken",
+               "decode_plain", "encode_plain", "ledger_stat", "remove_store",
                "set_array_helpers"),
 }
 # The private names that a file takes from beyond its walls; a module stands for its names.
@@ -53,19 +53,20 @@ PUBLIC_EXTRAS = "include/rollring/extras"
 # itself; each with the extras that include it. docs/design.md says why it is not public.
 KIT = {
     "lib/base/fault_point.hpp": ("requests", "store"),
-    "lib/base/fd.hpp": ("recording",),
-    "lib/base/human.hpp": ("requests", "store"),
+    "lib/base/fd.hpp": ("ledger", "recording"),
+    "lib/base/human.hpp": ("ledger", "requests", "store"),
     "lib/base/round_up.hpp": ("memory", "requests"),
-    "lib/base/xxh3.hpp": ("recording",),
+    "lib/base/xxh3.hpp": ("ledger", "recording"),
     "lib/shm/companion.hpp": ("requests",),
     "lib/shm/doorbell.hpp": ("store",),
     "lib/shm/layout.hpp": ("requests",),
-    "lib/shm/liveness.hpp": ("memory", "recording", "requests", "server_seat", "store"),
+    "lib/shm/liveness.hpp": ("ledger", "memory", "recording", "requests", "server_seat", "store"),
     "lib/shm/segment.hpp": ("server_seat",),
     "lib/record/wire.hpp": ("store",),
     "lib/ring/checked_frame.hpp": ("store",),
     "lib/ring/frames_by_read.hpp": ("store",),
     "lib/ring/ring_map.hpp": ("requests", "store"),
+    "stash/stash_ledger.hpp": ("ledger",),
     "lib/device/gpus.hpp": ("memory",),
     "lib/device/physical_memory.hpp": ("memory",),
 }
@@ -79,6 +80,7 @@ INCLUDES = {
     "cli": ("integrations/atropos/commands",),
     "cli/records": ("integrations/atropos/atropos_json.hpp",),
     "cli/commands/inspect.cpp": (REQUESTS,),
+    "cli/commands/ledger.cpp": ("include/rollring/extras/ledger.hpp",),
     "cli/commands/record.cpp": ("include/rollring/extras/recording.hpp",),
     "cli/commands/replay.cpp": ("include/rollring/extras/recording.hpp",),
     "cli/formats/stat_metrics.hpp": (REQUESTS,),

@@ -126,6 +126,10 @@ class ROLLRING_API Producer {
     // lie at this position or later.
     [[nodiscard]] RecordRef last() const;
     [[nodiscard]] bool consumer_alive() const;
+    // With a ledger (RingOptions::ledger_dir): so many of this producer's records, from the first
+    // on, are durable, or were dropped by the stash. The death of the machine takes the others. 0
+    // without a ledger.
+    [[nodiscard]] std::uint64_t durable_records() const;
 
   private:
     friend class Reservation;

@@ -19,6 +19,14 @@
 
 namespace rollring {
 
+// When a record of a ring with a ledger counts as durable.
+enum class Durable : std::uint8_t {
+    none,    // when it is written: the death of processes takes nothing of it
+    group,   // when the disk has it; records that come while the disk works share the next wait
+    record,  // likewise, and no batch has a record before that
+};
+ROLLRING_API std::string_view name(Durable durable);
+
 // Most runs set only `lanes`, and `lane_bytes` where records are long. The order of the fields is
 // stable, for designated initialisers.
 struct RingOptions {
@@ -55,6 +63,13 @@ struct RingOptions {
     // when the first of the two ends opens.
     std::uint32_t requests = 1024;
     std::uint64_t request_bytes = std::uint64_t{2} << 20;
+    // A directory for the ring's ledger (rollring/extras/ledger.hpp), made if it is missing: the
+    // stash writes each record that it takes to files there, so that the death of the machine takes
+    // none. It outlives the ring. Empty: no ledger.
+    std::string ledger_dir = {};
+    // Of its files, at least 1 MiB. While they are full, the stash takes no records.
+    std::uint64_t ledger_bytes = std::uint64_t{64} << 30;
+    Durable durable = Durable::group;
     Schema schema = Schema::standard();
     Purpose purpose = Purpose::records;
 };
@@ -74,6 +89,9 @@ struct RingExpectation {
     std::optional<std::uint32_t> group_rows = {};
     std::optional<std::uint32_t> requests = {};
     std::optional<std::uint64_t> request_bytes = {};
+    std::optional<std::string> ledger_dir = {};
+    std::optional<std::uint64_t> ledger_bytes = {};
+    std::optional<Durable> durable = {};
     std::optional<Schema> schema = {};
 };
 
@@ -155,6 +173,8 @@ struct LaneStat {
     std::uint64_t dropped_bytes;
     std::uint64_t producers_died;
     std::uint64_t producers_closed;
+    // With a ledger: records of this epoch that it has, or that were dropped.
+    std::uint64_t durable_records;
 };
 
 struct RingStat {
@@ -168,6 +188,9 @@ struct RingStat {
     std::uint64_t overflow_bytes;           // of the spill in its overflow file; 0: it has none
     std::uint64_t overflow_resident_bytes;  // that the file has on the disk now
     std::string overflow_path;
+    std::string ledger_dir;      // empty: it has no ledger
+    std::uint64_t ledger_bytes;  // at most
+    Durable durable;
     std::uint64_t object_bytes;    // virtual: most of it is holes
     std::uint64_t resident_bytes;  // reserved so far, with the objects of extras beside the ring
     bool consumer_alive;

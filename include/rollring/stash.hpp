@@ -117,6 +117,10 @@ struct StashAdvanced {
     std::chrono::nanoseconds tombstone = std::chrono::hours(1);
     std::uint32_t tombstones = 1 << 20;
 
+    // False: the ring's ledger is not written, for a ring whose ledger has failed. The records of
+    // this run are then as safe as the machine.
+    bool ledger = true;
+
     // After this time without a batch, while groups are open, the stash reports their missing
     // members.
     std::chrono::nanoseconds no_progress = std::chrono::minutes(1);
@@ -337,6 +341,15 @@ class ROLLRING_API Stash {
     // but a step below the last one leaves that unchanged.
     // Errors: invalid_argument (not a receipt of this ring, or the call is too late), forked.
     Result<std::uint64_t> settle(std::string_view receipt, std::int64_t step);
+
+    // For a ring with a ledger (RingOptions::ledger_dir): a checkpoint now has all batches that
+    // were acknowledged with steps up to this one, so that `rollring restore` gives none of them
+    // again. Returns the number of their records, once the disk has the note of it. Without a
+    // ledger nothing happens. Errors: ledger_failed, timed_out (the disk), forked.
+    Result<std::uint64_t> checkpointed(std::int64_t step);
+    // Waits until the ledger has every record that was read, and the disk, too, unless the ring is
+    // Durable::none. Without a ledger nothing happens. Errors: as checkpointed().
+    Result<void> sync_ledger(Deadline deadline);
 
     Stash(const Stash&) = delete;
     Stash& operator=(const Stash&) = delete;

@@ -158,6 +158,8 @@ constexpr void each_field(const LaneStat*, Visit&& visit) {
                 "Records delivered again after a consumer's end"});
     visit(Field{"dropped_bytes", FieldUnit::bytes, detail::counter, &LaneStat::dropped_bytes,
                 "Bytes discarded after damage"});
+    visit(Field{"durable_records", FieldUnit::count, detail::gauge, &LaneStat::durable_records,
+                "Records of the present producer that are in the ledger, or were dropped"});
     visit(Field{"producers_died", FieldUnit::count, detail::counter, &LaneStat::producers_died,
                 "Producers of the lane that died"});
     visit(Field{"producers_closed", FieldUnit::count, detail::counter, &LaneStat::producers_closed,
@@ -181,6 +183,10 @@ constexpr void each_field(const RingStat*, Visit&& visit) {
                 &RingStat::overflow_resident_bytes,
                 "Bytes that the overflow file has on the disk"});
     visit(Field{"overflow_file", FieldUnit::none, detail::fact, &RingStat::overflow_path});
+    visit(Field{"ledger", FieldUnit::none, detail::fact, &RingStat::ledger_dir});
+    visit(Field{"ledger_bytes", FieldUnit::bytes, detail::fact, &RingStat::ledger_bytes,
+                "Bytes that the ring's ledger may take; 0: it has none"});
+    visit(Field{"durable", FieldUnit::none, detail::fact, &RingStat::durable});
     visit(Field{"object_bytes", FieldUnit::bytes, detail::fact, &RingStat::object_bytes,
                 "Bytes of the shared-memory object, most of them holes"});
     visit(Field{"resident_bytes", FieldUnit::bytes, detail::gauge, &RingStat::resident_bytes,

@@ -85,6 +85,8 @@ std::string_view name(Errc code) {  // NOLINT(readability-function-size)
             return "store_full";
         case Errc::not_stored:
             return "not_stored";
+        case Errc::ledger_failed:
+            return "ledger_failed";
     }
     return {};
 }

@@ -85,6 +85,19 @@ bool same_folder(const std::string& a, const std::string& b) {
     return a == b || std::filesystem::equivalent(a, b, unknown);
 }
 
+void compare_ledgers(const RingExpectation& wanted, const LedgerPlan& there, Comparison& found) {
+    const auto shown = [](const std::string& text) { return text.empty() ? "none" : text; };
+    if (wanted.ledger_dir && !same_folder(*wanted.ledger_dir, there.directory)) {
+        found.differs("ledger", shown(*wanted.ledger_dir), shown(there.directory));
+    }
+    if (there.directory.empty()) return;
+    found.bytes("ledger_bytes", wanted.ledger_bytes, there.bytes);
+    if (wanted.durable && *wanted.durable != there.durable) {
+        found.differs("durable", std::string(name(*wanted.durable)),
+                      std::string(name(there.durable)));
+    }
+}
+
 }  // namespace
 
 Result<void> expect_ring(std::string_view name, const RingExpectation& wanted) {
@@ -115,6 +128,7 @@ Result<void> expect_ring(std::string_view name, const RingExpectation& wanted) {
     if (header.requests != 0) {
         found.bytes("request_bytes", wanted.request_bytes, header.request_bytes);
     }
+    compare_ledgers(wanted, map->segment().ledger(), found);
     if (wanted.schema) compare_columns(*wanted.schema, map->schema(), found);
     return found.result();
 }

@@ -21,9 +21,11 @@ Result<SegmentPlan> plan_of(const RingOptions& options) {
     if (!geometry) return std::unexpected(geometry.error());
     const std::uint64_t request_bytes =
         options.requests == 0 ? 0 : round_up(options.request_bytes, page_bytes);
-    return SegmentPlan{*geometry,        to_page(options.schema),
-                       options.purpose,  options.overflow_dir,
-                       options.requests, request_bytes};
+    auto ledger = plan_ledger(options.ledger_dir, options.ledger_bytes, options.durable);
+    if (!ledger) return std::unexpected(ledger.error());
+    return SegmentPlan{
+        *geometry,        to_page(options.schema), options.purpose,   options.overflow_dir,
+        options.requests, request_bytes,           std::move(*ledger)};
 }
 
 }  // namespace

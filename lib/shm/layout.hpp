@@ -39,7 +39,7 @@ inline constexpr std::uint64_t line_bytes = 64;  // part of the ABI, for every C
 inline constexpr std::uint64_t page_bytes = 4096;
 
 inline constexpr std::uint64_t segment_magic = 0x31474e4952'4c4c52;  // "RLLRING1"
-inline constexpr std::uint32_t abi_version = 12;
+inline constexpr std::uint32_t abi_version = 13;
 inline constexpr std::uint32_t lanes_max = 4096;
 inline constexpr std::uint64_t lane_bytes_max = std::uint64_t{1}
                                                 << 37;  // an offset in lines fits 32 bits
@@ -87,6 +87,20 @@ static_assert(sizeof(OverflowPath) == 1024);
 inline constexpr std::uint64_t overflow_path_offset = 1024;
 static_assert(overflow_path_offset >= sizeof(SegmentHeader) &&
               overflow_path_offset + sizeof(OverflowPath) <= page_bytes);
+
+// The ring's ledger (extras/ledger): in the header page behind that.
+struct LedgerPlace {
+    char directory[1000];   // absolute, NUL-padded; empty: none
+    std::uint64_t bytes;    // of the directory, at most
+    std::uint32_t durable;  // a Durable
+    std::uint32_t reserved;
+    std::uint64_t check;  // xxh3 of all the above, with the ring's id as its seed
+};
+static_assert(sizeof(LedgerPlace) == 1024);
+static_assert(std::has_unique_object_representations_v<LedgerPlace>);
+inline constexpr std::uint64_t ledger_place_offset = 2048;
+static_assert(ledger_place_offset >= overflow_path_offset + sizeof(OverflowPath) &&
+              ledger_place_offset + sizeof(LedgerPlace) <= page_bytes);
 
 // One column of the ring's schema, in the schema page.
 struct SchemaColumn {
@@ -245,7 +259,11 @@ struct ReaderEntry {
     std::atomic<std::uint64_t> dropped_bytes;   // given up behind a damaged frame
     std::atomic<std::uint64_t> groups_arrived;  // LaneOwner::groups_opened, as far as it was read
     std::atomic<std::uint32_t> lines_arrived;   // LaneOwner::lines_claimed, likewise
-    std::uint8_t reserved2[44];
+    // With a ledger: records of this epoch that the ledger has, or that left the ring. A store of
+    // another epoch comes behind a store of 0 records.
+    std::atomic<std::uint32_t> durable_epoch;
+    std::atomic<std::uint64_t> durable_records;
+    std::uint8_t reserved2[32];
 };
 static_assert(sizeof(ReaderEntry) == 256);
 static_assert(std::has_unique_object_representations_v<ReaderEntry>);

@@ -159,6 +159,10 @@ const std::string& Segment::overflow_path() const {
     return object_->overflow_path;
 }
 
+const LedgerPlan& Segment::ledger() const {
+    return object_->ledger;
+}
+
 Result<std::string> Segment::object_name(std::string_view name) {
     const bool plain = std::ranges::all_of(name, [](char c) {
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -215,6 +219,9 @@ Result<Segment> Segment::attach(std::string_view name, Deadline deadline, Access
                     }
                     made->overflow_path = std::move(*path);
                 }
+                auto ledger = read_ledger_place(fd, header.ring_id, *object);
+                if (!ledger) return std::unexpected(ledger.error());
+                made->ledger = std::move(*ledger);
                 SchemaPage schema;
                 const bool read =
                     detail::read_at(fd, made->geometry.schema_offset(), &schema, sizeof schema);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "geometry.hpp"
+#include "ledger_place.hpp"
 #include "liveness.hpp"
 #include "mapping.hpp"
 #include "named_object.hpp"
@@ -29,6 +30,7 @@ struct SegmentPlan {
     // For extras/requests, which makes its object by these words of the header.
     std::uint32_t requests;
     std::uint64_t request_bytes;
+    LedgerPlan ledger;  // for extras/ledger
 };
 
 class Segment : public NamedObject {
@@ -73,6 +75,7 @@ class Segment : public NamedObject {
     [[nodiscard]] const SegmentHeader& header() const;       // our own checked copy
     [[nodiscard]] Purpose purpose() const;                   // a damaged word counts as records
     [[nodiscard]] const std::string& overflow_path() const;  // empty: the ring has none
+    [[nodiscard]] const LedgerPlan& ledger() const;
     // Notes in the ring that its name is gone, if it is: PolicyPage::removed.
     void tell_removed() const;
     // Requires a life byte in hand: whether the name still means this object, so that only force

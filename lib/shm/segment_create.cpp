@@ -100,6 +100,8 @@ void RingMaker::fill(std::byte* base) const {
     poke(control->room_most, geometry.lane_count * geometry.lane_bytes + geometry.spill_bytes);
     const OverflowPath named = OverflowFile::to_page(overflow_, image_.get().ring_id);
     std::memcpy(base + overflow_path_offset, &named, sizeof named);
+    const LedgerPlace ledger = to_page(plan_.ledger, image_.get().ring_id);
+    std::memcpy(base + ledger_place_offset, &ledger, sizeof ledger);
     std::memcpy(base, image_.bytes, offsetof(SegmentHeader, phase));
 }
 
@@ -165,8 +167,9 @@ Result<Segment> Segment::create(std::string_view name, const SegmentPlan& plan, 
                 "ring {} already exists{}: attach to it, or remove it with 'rollring rm {}'", name,
                 made->forming ? " and its creator is still at work" : "", name));
     }
-    Segment segment(NamedObject(*object, std::move(*made->shm)),
-                    std::make_unique<Object>(Object{image, geometry, std::move(overflow)}));
+    Segment segment(
+        NamedObject(*object, std::move(*made->shm)),
+        std::make_unique<Object>(Object{image, geometry, std::move(overflow), plan.ledger}));
     remove_stale_companions(segment);
     return segment;
 }

@@ -88,6 +88,7 @@ struct Segment::Object {
     detail::HeaderImage header;
     Geometry geometry;
     std::string overflow_path;
+    LedgerPlan ledger;
 };
 
 }  // namespace rollring

@@ -89,6 +89,9 @@ LaneStat stat_lane(const RingMap& map, std::uint32_t lane) {
     stat.torn = peek(entry.torn);
     stat.redelivered = peek(entry.redelivered);
     stat.dropped_bytes = peek(entry.dropped_bytes);
+    if (observe(entry.durable_epoch) == stat.epoch) {
+        stat.durable_records = observe(entry.durable_records);
+    }
     stat.producers_died = peek(entry.producers_died);
     stat.producers_closed = peek(entry.producers_closed);
     return stat;
@@ -112,6 +115,9 @@ Result<RingStat> stat_ring(std::string_view name) {
     stat.overflow_path = map->segment().overflow_path();
     stat.overflow_resident_bytes =
         header.overflow_bytes == 0 ? 0 : OverflowFile::resident_bytes(stat.overflow_path);
+    stat.ledger_dir = map->segment().ledger().directory;
+    stat.ledger_bytes = map->segment().ledger().bytes;
+    stat.durable = map->segment().ledger().durable;
     stat.object_bytes = header.segment_bytes;
     stat.resident_bytes = map->segment().resident_bytes() + detail::companion_bytes(map->segment());
     stat.consumer_alive = map->consumer_alive();

@@ -54,6 +54,7 @@ TEST_CASE("api: an error's number never changes its meaning") {
         "stale_ticket",
         "store_full",
         "not_stored",
+        "ledger_failed",
     };
     for (std::uint32_t number = 0; number < frozen.size(); number++) {
         CHECK(name(static_cast<Errc>(number)) == frozen[number]);

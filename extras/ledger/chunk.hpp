@@ -1,0 +1,76 @@
+#pragma once
+// A part of a segment before it is on the disk: entries in memory that a direct write can take.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "ledger_layout.hpp"
+
+namespace rollring::ledger {
+
+// Memory at a multiple of a block, which grows.
+class BlockBuffer {
+  public:
+    [[nodiscard]] std::byte* data() { return memory_.get(); }
+    [[nodiscard]] std::uint64_t used() const { return used_; }
+    [[nodiscard]] std::span<const std::byte> bytes() const { return {memory_.get(), used_}; }
+    void clear() { used_ = 0; }
+    // Room for that many more bytes, whose contents are not set.
+    std::byte* grow(std::uint64_t bytes) {
+        if (used_ + bytes > size_) reserve(std::max(2 * size_, used_ + bytes));
+        std::byte* const at = memory_.get() + used_;
+        used_ += bytes;
+        return at;
+    }
+    // Zeros up to a multiple of a block.
+    void pad() {
+        const std::uint64_t more = (block - used_ % block) % block;
+        std::memset(grow(more), 0, more);
+    }
+
+  private:
+    struct Free {
+        void operator()(std::byte* memory) const {
+            ::operator delete(memory, std::align_val_t{block});
+        }
+    };
+    void reserve(std::uint64_t bytes) {
+        const std::uint64_t whole = (bytes + block - 1) / block * block;
+        std::unique_ptr<std::byte[], Free> more(
+            static_cast<std::byte*>(::operator new(whole, std::align_val_t{block})));
+        if (used_ != 0) std::memcpy(more.get(), memory_.get(), used_);
+        memory_ = std::move(more);
+        size_ = whole;
+    }
+    std::unique_ptr<std::byte[], Free> memory_;
+    std::uint64_t size_ = 0;
+    std::uint64_t used_ = 0;
+};
+
+// Records of the lane's epoch below that sequence are in the ledger once the chunk is.
+struct Mark {
+    std::uint32_t lane;
+    std::uint32_t epoch;
+    std::uint64_t records;
+};
+
+struct Chunk {
+    std::uint64_t segment = 0;
+    std::uint64_t offset = 0;        // in its segment
+    std::uint64_t file_bytes = 0;    // not 0: it begins its segment, which is made so long
+    std::uint64_t ticket = 0;        // of its last entry
+    std::uint64_t remove_below = 0;  // segments without use once this chunk is on the disk
+    BlockBuffer buffer;
+    std::vector<Mark> marks;  // one a lane
+
+    [[nodiscard]] bool idle() const {
+        return buffer.used() == 0 && marks.empty() && remove_below == 0;
+    }
+};
+
+}  // namespace rollring::ledger

@@ -1,0 +1,35 @@
+#pragma once
+// The system calls by which a ledger is written, in one place, so that a test may be the disk.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "fd.hpp"
+
+namespace rollring::ledger {
+
+// Each call returns 0 or an errno. Any thread may call it.
+class Disk {
+  public:
+    Disk() = default;
+    Disk(const Disk&) = delete;
+    Disk& operator=(const Disk&) = delete;
+    virtual ~Disk() = default;
+
+    // A new file of that many bytes. `direct`: past the page cache, where the file system can.
+    virtual int make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd);
+    // Direct: memory, offset and length are multiples of 4096.
+    virtual int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset);
+    virtual int sync(int fd);  // fdatasync
+    // The names in the directory, and its own.
+    virtual int sync_names(const std::filesystem::path& directory);
+    virtual int remove(const std::filesystem::path& path);
+};
+
+[[nodiscard]] Disk& disk();
+// For tests; null: the system's again.
+void use_disk(Disk* other);
+
+}  // namespace rollring::ledger

@@ -1,0 +1,269 @@
+#include "ledger_scan.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "columns_text.hpp"
+#include "file_names.hpp"
+#include "file_scan.hpp"
+#include "ledger_layout.hpp"
+
+namespace rollring::ledger {
+namespace {
+
+using recording::FileReader;
+
+constexpr std::size_t damaged_max = 64;
+constexpr std::uint64_t ring_bytes_max = 1 << 16;
+
+// One segment, entry by entry.
+class SegmentScan {
+  public:
+    SegmentScan(const FileReader& file, std::uint64_t number, Contents& found)
+        : file_(&file), number_(number), found_(&found) {}
+
+    Result<void> run();
+
+  private:
+    Result<void> take(std::uint64_t offset, const EntryHeader& entry);
+    Result<void> take_record(std::uint64_t offset, const EntryHeader& entry);
+    void take_ring(std::span<const std::byte> payload);
+    Result<std::uint64_t> skip_to_entry(std::uint64_t offset, std::uint64_t bytes);
+
+    [[nodiscard]] Result<bool> is_clear(std::uint64_t offset, std::uint64_t bytes) const;
+    void note_cut(std::uint64_t offset);
+
+    const FileReader* file_;
+    std::uint64_t number_;
+    Contents* found_;
+};
+
+// The next entry behind other bytes. Zeros fill the end of each commit.
+Result<std::uint64_t> SegmentScan::skip_to_entry(std::uint64_t offset, std::uint64_t bytes) {
+    const std::uint64_t next_block = (offset + block) / block * block;
+    if (next_block < bytes) {
+        const auto entry = file_->entry_at(next_block);
+        if (!entry) return std::unexpected(entry.error());
+        if (*entry) {
+            std::vector<std::byte> between(next_block - offset);
+            const auto there = file_->read_part(offset, between.data(), between.size());
+            if (!there) return std::unexpected(there.error());
+            const bool zeros =
+                std::ranges::all_of(between, [](std::byte one) { return one == std::byte{}; });
+            if (zeros) return next_block;
+        }
+    }
+    const auto next = file_->find_entry(offset, bytes);
+    if (!next) return next;
+    if (*next < bytes) {
+        found_->note(
+            fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, *next));
+        return next;
+    }
+    const auto clear = is_clear(offset, bytes);
+    if (!clear) return std::unexpected(clear.error());
+    if (!*clear) note_cut(offset);
+    return next;
+}
+
+// The last commit of a dead writer, which the disk did not take whole, or damage.
+void SegmentScan::note_cut(std::uint64_t offset) {
+    found_->note(fmt::format("{}: from byte {} on it is cut short or damaged",
+                             file_->path().string(), offset));
+}
+
+Result<bool> SegmentScan::is_clear(std::uint64_t offset, std::uint64_t bytes) const {
+    std::vector<std::byte> part;
+    while (offset < bytes) {
+        part.resize(std::min<std::uint64_t>(bytes - offset, std::uint64_t{1} << 20));
+        const auto there = file_->read_part(offset, part.data(), part.size());
+        if (!there) return there;
+        const bool zeros =
+            std::ranges::all_of(part, [](std::byte one) { return one == std::byte{}; });
+        if (!zeros) return false;
+        offset += part.size();
+    }
+    return true;
+}
+
+Result<void> SegmentScan::run() {
+    const auto bytes = file_->bytes();
+    if (!bytes) return std::unexpected(bytes.error());
+    std::uint64_t offset = found_->end = file_->first_entry();
+    while (offset < *bytes) {
+        const auto entry = file_->entry_at(offset);
+        if (!entry) return std::unexpected(entry.error());
+        if (!*entry) {
+            const auto next = skip_to_entry(offset, *bytes);
+            if (!next) return std::unexpected(next.error());
+            offset = *next;
+            continue;
+        }
+        const std::uint64_t next = offset + line + padded((*entry)->payload_bytes);
+        if (next > *bytes) {
+            note_cut(offset);
+            break;
+        }
+        if (auto taken = take(offset, **entry); !taken) return taken;
+        found_->end = offset = next;
+    }
+    return {};
+}
+
+void SegmentScan::take_ring(std::span<const std::byte> payload) {
+    RingHead head{};
+    if (payload.size() < sizeof head) return;
+    std::memcpy(&head, payload.data(), sizeof head);
+    const std::string text(reinterpret_cast<const char*>(payload.data() + sizeof head),
+                           payload.size() - sizeof head);
+    if (head.name_bytes > text.size()) return;
+    found_->ring = {.id = head.ring_id,
+                    .name = text.substr(0, head.name_bytes),
+                    .sizes = text.substr(head.name_bytes)};
+    found_->book.enter_ring(head.ring_id);
+}
+
+Result<void> SegmentScan::take_record(std::uint64_t offset, const EntryHeader& entry) {
+    RecordOrigin origin{};
+    if (entry.payload_bytes <= sizeof origin) return {};
+    const auto there = file_->read_part(offset + line, &origin, sizeof origin);
+    if (!there) return std::unexpected(there.error());
+    found_->book.keep(entry.number,
+                      {.origin = {origin.ring_id, origin.lane, origin.epoch, origin.sequence},
+                       .key = {origin.key_low, origin.key_high},
+                       .tokens = origin.tokens,
+                       .segment = number_,
+                       .offset = offset,
+                       .bytes = line + padded(entry.payload_bytes)});
+    return {};
+}
+
+Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
+    const Kind kind = kind_of(entry);
+    if (kind == Kind::record) return take_record(offset, entry);
+    std::vector<std::byte> payload(entry.payload_bytes);
+    const auto read = file_->read_payload(offset, entry, payload.data());
+    if (!read && read.error().code != Errc::checksum_mismatch) return read;
+    if (!read) {
+        found_->note(read.error().message);
+        return {};
+    }
+    if (kind == Kind::ring) {
+        if (payload.size() <= ring_bytes_max) take_ring(payload);
+        return {};
+    }
+    std::vector<std::uint64_t> numbers(payload.size() / sizeof(std::uint64_t));
+    if (!numbers.empty()) {
+        std::memcpy(numbers.data(), payload.data(), numbers.size() * sizeof(std::uint64_t));
+    }
+    if (kind == Kind::acked) found_->book.ack(entry.number, entry.step, numbers);
+    if (kind == Kind::gone) static_cast<void>(found_->book.forget(numbers));
+    if (kind == Kind::again) found_->book.give_again(numbers);
+    return {};
+}
+
+// A record whose bytes are not whole was not durable, or is damaged.
+Result<void> check_records(const std::filesystem::path& directory, Contents& found) {
+    std::map<std::uint64_t, std::vector<std::pair<std::uint64_t, std::uint64_t>>> by_segment;
+    for (const auto& [number, one] : found.book.records()) {
+        by_segment[one.segment].emplace_back(one.offset, number);
+    }
+    std::vector<std::byte> payload;
+    for (auto& [segment, places] : by_segment) {
+        std::ranges::sort(places);
+        const auto file = FileReader::open(segment_path(directory, segment), segment_type);
+        if (!file && file.error().code == Errc::not_found) {
+            for (const auto& [offset, number] : places) found.book.forget({&number, 1});
+            continue;
+        }
+        if (!file) return std::unexpected(file.error());
+        for (const auto& [offset, number] : places) {
+            const auto entry = file->entry_at(offset);
+            if (!entry) return std::unexpected(entry.error());
+            Result<void> read = refused(
+                Errc::checksum_mismatch,
+                fmt::format("{}: the entry at byte {} is damaged", file->path().string(), offset));
+            if (*entry) {
+                payload.resize((*entry)->payload_bytes);
+                read = file->read_payload(offset, **entry, payload.data());
+            }
+            if (read) continue;
+            if (read.error().code != Errc::checksum_mismatch) return read;
+            found.note(read.error().message);
+            found.lost += found.book.forget({&number, 1});
+        }
+    }
+    return {};
+}
+
+// Whether the file has no header at all: its maker died before the first commit.
+bool is_clear(const std::filesystem::path& path) {
+    std::array<char, block> head{};
+    std::ifstream file(path, std::ios::binary);
+    file.read(head.data(), head.size());
+    return std::ranges::all_of(head, [](char one) { return one == 0; });
+}
+
+Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
+    const auto file = FileReader::open(one.path, segment_type);
+    if (!file && file.error().code == Errc::not_a_ring) {
+        if (!is_clear(one.path)) found.note(file.error().message);
+        return {};
+    }
+    // A living writer removes segments that are empty.
+    if (!file && file.error().code == Errc::not_found) return {};
+    if (!file) return std::unexpected(file.error());
+    auto schema = recording::schema_of(file->columns());
+    if (!schema) {
+        return refused(schema.error().code,
+                       fmt::format("{}: {}", one.path.string(), schema.error().message));
+    }
+    if (schema->id() != file->header().schema_id) {
+        return refused(Errc::abi_mismatch,
+                       fmt::format("{} was written by a rollring with other standard columns",
+                                   one.path.string()));
+    }
+    if (!found.empty && schema->id() != found.schema.id()) {
+        return refused(Errc::not_a_ring, fmt::format("{} has other columns than the file before it",
+                                                     one.path.string()));
+    }
+    found.schema = std::move(*schema);
+    found.empty = false;
+    found.newest = one.number;
+    return SegmentScan(*file, one.number, found).run();
+}
+
+}  // namespace
+
+void Contents::note(std::string problem) {
+    if (damaged.size() < damaged_max) damaged.push_back(std::move(problem));
+}
+
+std::filesystem::path segment_path(const std::filesystem::path& directory, std::uint64_t number) {
+    return directory / recording::file_name(number, segment_ending);
+}
+
+Result<Contents> scan(const std::filesystem::path& directory) {
+    const auto files = recording::files_of(directory, segment_ending);
+    if (!files) return std::unexpected(files.error());
+    Contents found;
+    for (const recording::NumberedFile& one : *files) {
+        found.next_segment = one.number + 1;
+        std::error_code ignored;
+        const std::uint64_t bytes = std::filesystem::file_size(one.path, ignored);
+        found.segments.push_back({.number = one.number, .bytes = ignored ? 0 : bytes});
+        if (auto looked = look_at(one, found); !looked) return std::unexpected(looked.error());
+    }
+    if (auto checked = check_records(directory, found); !checked) {
+        return std::unexpected(checked.error());
+    }
+    return found;
+}
+
+}  // namespace rollring::ledger

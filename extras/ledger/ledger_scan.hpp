@@ -1,0 +1,48 @@
+#pragma once
+// Reads a ledger's directory into a Book.
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "book.hpp"
+#include "log_writer.hpp"
+#include "rollring/error.hpp"
+#include "rollring/schema.hpp"
+
+namespace rollring::ledger {
+
+struct LedgerRing {
+    std::uint64_t id = 0;
+    std::string name;
+    std::string sizes;  // `name number` a line
+};
+
+struct Contents {
+    Book book;
+    LedgerRing ring;  // of the newest segment
+    Schema schema = Schema::standard();
+    std::deque<SegmentSize> segments;
+    std::uint64_t next_segment = 1;
+    bool empty = true;         // no segment could be read
+    std::uint64_t newest = 0;  // segment that could be read
+    std::uint64_t end = 0;     // of its last entry
+    // Parts that cannot be read, for people: damage, or the last commit of a dead writer.
+    std::vector<std::string> damaged;
+    std::uint64_t lost = 0;  // records among them that were kept
+
+    void note(std::string problem);
+};
+
+// Checks each record that is kept, so that it reads most of the bytes.
+// Errors: not_found, not_a_ring, abi_mismatch (of another version of the format, or of other
+// standard columns), permission_denied, system.
+[[nodiscard]] Result<Contents> scan(const std::filesystem::path& directory);
+
+// The path of a segment.
+[[nodiscard]] std::filesystem::path segment_path(const std::filesystem::path& directory,
+                                                 std::uint64_t number);
+
+}  // namespace rollring::ledger

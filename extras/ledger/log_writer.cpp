@@ -1,0 +1,379 @@
+#include "log_writer.hpp"
+
+#include <fmt/core.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "file_names.hpp"
+#include "human.hpp"
+#include "xxh3.hpp"
+
+namespace rollring::ledger {
+namespace {
+
+constexpr std::uint64_t behind_bytes_max = std::uint64_t{32} << 20;  // in memory
+constexpr std::uint64_t segments_of_bound = 16;
+constexpr std::uint64_t segment_bytes_max = std::uint64_t{256} << 20;
+constexpr std::size_t spare_max = 2;
+constexpr auto space_again = std::chrono::milliseconds(200);
+
+std::uint64_t random_id() {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32) | device();
+}
+
+std::uint64_t in_blocks(std::uint64_t bytes) {
+    return (bytes + block - 1) / block * block;
+}
+
+}  // namespace
+
+std::uint64_t LogPlan::segment_bytes() const {
+    return in_blocks(std::min(max_bytes / segments_of_bound, segment_bytes_max));
+}
+
+LogWriter::LogWriter(LogPlan plan, std::deque<SegmentSize> before, std::uint64_t next_segment,
+                     Show show)
+    : plan_(std::move(plan)),
+      show_(std::move(show)),
+      segments_(std::move(before)),
+      next_segment_(next_segment) {
+    for (const SegmentSize& one : segments_) file_bytes_ += one.bytes;
+}
+
+LogWriter::~LogWriter() {
+    {
+        const std::scoped_lock held(guard_);
+        ends_ = true;
+    }
+    work_.notify_all();
+    if (thread_.joinable()) thread_.join();
+}
+
+Result<void> LogWriter::start() {
+    // Signals are for the caller's threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = 0;
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error& refusal) {
+        error = refusal.code().value();
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (error == 0) return {};
+    return failed(Errc::system, error, "cannot start the ledger's thread");
+}
+
+// Lays the entry out behind the others, and returns its offset in the segment.
+std::uint64_t LogWriter::put(Chunk& chunk, EntryHeader header,
+                             std::span<const std::span<const std::byte>> payload) const {
+    const std::uint64_t offset = chunk.offset + chunk.buffer.used();
+    header.payload_bytes = 0;
+    for (const auto& part : payload) header.payload_bytes += part.size();
+    const std::uint64_t whole = line + padded(header.payload_bytes);
+    std::byte* const entry = chunk.buffer.grow(whole);
+    std::byte* to = entry + line;
+    for (const auto& part : payload) {
+        if (!part.empty()) std::memcpy(to, part.data(), part.size());
+        to += part.size();
+    }
+    std::memset(to, 0, static_cast<std::size_t>(entry + whole - to));
+    header.payload_checksum = XXH3_64bits_withSeed(entry + line, header.payload_bytes, segment_id_);
+    std::memcpy(entry, &header, sizeof header);
+    header.checksum = XXH3_64bits_withSeed(entry, offsetof(EntryHeader, checksum), segment_id_);
+    std::memcpy(entry, &header, sizeof header);
+    return offset;
+}
+
+Chunk LogWriter::take_spare() {
+    Chunk chunk;
+    if (!spare_.empty()) {
+        chunk.buffer = std::move(spare_.back());
+        spare_.pop_back();
+    }
+    chunk.segment = segments_.back().number;
+    chunk.offset = segment_end_;
+    chunk.ticket = next_ticket_ - 1;
+    return chunk;
+}
+
+// `bytes`: of the entry that it begins for, which must fit.
+Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
+    if (!queue_.empty()) queue_.back().buffer.pad();
+    begun_ = true;
+    segment_id_ = random_id();
+    FileHeader header{.magic = segment_type.magic,
+                      .version = segment_type.version,
+                      .columns_bytes = static_cast<std::uint32_t>(plan_.columns.size()),
+                      .file_number = next_segment_,
+                      .file_id = segment_id_,
+                      .schema_id = plan_.schema_id,
+                      .first_batch = 0,
+                      .created_ns = realtime_ns(),
+                      .checksum = 0};
+    header.checksum = XXH3_64bits_withSeed(&header, offsetof(FileHeader, checksum), 0) ^
+                      XXH3_64bits_withSeed(plan_.columns.data(), plan_.columns.size(), segment_id_);
+    const std::uint64_t head = padded(sizeof header + plan_.columns.size());
+    const std::uint64_t ring = line + padded(plan_.ring.size());
+    segments_.push_back(
+        {next_segment_++, std::max(plan_.segment_bytes(), in_blocks(head + ring + bytes))});
+    file_bytes_ += segments_.back().bytes;
+    segment_end_ = 0;
+    queue_.push_back(take_spare());
+    Chunk& chunk = queue_.back();
+    chunk.file_bytes = segments_.back().bytes;
+    std::byte* const at = chunk.buffer.grow(head);
+    std::memset(at, 0, head);
+    std::memcpy(at, &header, sizeof header);
+    std::memcpy(at + sizeof header, plan_.columns.data(), plan_.columns.size());
+    const std::span<const std::byte> text = std::as_bytes(std::span(plan_.ring));
+    put(chunk, {.kind = stored(Kind::ring), .time_ns = header.created_ns}, {{text}});
+    return chunk;
+}
+
+Chunk& LogWriter::open_chunk(std::uint64_t bytes) {
+    if (!begun_) return begin_segment(bytes);
+    const std::uint64_t end = segments_.back().bytes;
+    const bool open = !queue_.empty() && queue_.back().segment == segments_.back().number;
+    const std::uint64_t at =
+        open ? queue_.back().offset + queue_.back().buffer.used() : segment_end_;
+    if (at + bytes > end) return begin_segment(bytes);
+    if (!open) queue_.push_back(take_spare());
+    return queue_.back();
+}
+
+Place LogWriter::append(EntryHeader header, std::span<const std::span<const std::byte>> payload) {
+    std::uint64_t bytes = 0;
+    for (const auto& part : payload) bytes += part.size();
+    bytes = line + padded(bytes);
+    const std::scoped_lock held(guard_);
+    if (!problem_.empty()) return {.segment = next_segment_ - 1, .offset = 0, .bytes = bytes};
+    Chunk& chunk = open_chunk(bytes);
+    chunk.ticket = next_ticket_++;
+    return {.segment = chunk.segment, .offset = put(chunk, header, payload), .bytes = bytes};
+}
+
+void LogWriter::mark(const Mark& mark) {
+    const std::scoped_lock held(guard_);
+    if (!problem_.empty()) return;
+    Chunk& chunk = open_chunk(0);
+    const auto found = std::ranges::find(chunk.marks, mark.lane, &Mark::lane);
+    if (found != chunk.marks.end()) {
+        *found = mark;
+    } else {
+        chunk.marks.push_back(mark);
+    }
+}
+
+void LogWriter::remove_below(std::uint64_t segment) {
+    const std::scoped_lock held(guard_);
+    if (!problem_.empty()) return;
+    open_chunk(0).remove_below = segment;
+}
+
+std::uint64_t LogWriter::hand_over() {
+    std::uint64_t ticket = 0;
+    {
+        const std::scoped_lock held(guard_);
+        ticket = next_ticket_ - 1;
+        handed_ = !queue_.empty();
+    }
+    work_.notify_one();
+    return ticket;
+}
+
+std::uint64_t LogWriter::queued_bytes() const {
+    std::uint64_t bytes = writing_bytes_;
+    for (const Chunk& chunk : queue_) bytes += chunk.buffer.used();
+    return bytes;
+}
+
+// The last segment is for acknowledgements and settlements, without which a full ledger would stay
+// full. The end of the one before it, too: the last record may reach there.
+bool LogWriter::full() const {
+    if (file_bytes_ + 2 * plan_.segment_bytes() <= plan_.max_bytes) return false;
+    if (!begun_) return true;
+    const std::uint64_t at =
+        queue_.empty() ? segment_end_ : queue_.back().offset + queue_.back().buffer.used();
+    return at + plan_.segment_bytes() / 8 > segments_.back().bytes;
+}
+
+bool LogWriter::takes() const {
+    const std::scoped_lock held(guard_);
+    return problem_.empty() && queued_bytes() < behind_bytes_max && !full();
+}
+
+void LogWriter::wait(Deadline deadline) {
+    std::unique_lock held(guard_);
+    if (!problem_.empty()) return;
+    const auto left = std::chrono::nanoseconds(deadline.at_ns - monotonic_ns());
+    done_.wait_for(held, std::clamp<std::chrono::nanoseconds>(left, {}, std::chrono::seconds(1)));
+}
+
+Result<void> LogWriter::wait_for(std::uint64_t ticket, Deadline deadline) {
+    std::unique_lock held(guard_);
+    while (durable_ < ticket) {
+        if (!problem_.empty()) return refused(Errc::ledger_failed, problem_);
+        if (deadline.passed()) {
+            return refused(Errc::timed_out,
+                           fmt::format("the disk of the ledger {} has not answered in time{}",
+                                       plan_.directory.string(), no_space_ ? ": it is full" : ""));
+        }
+        const auto left = std::chrono::nanoseconds(deadline.at_ns - monotonic_ns());
+        done_.wait_for(held, std::min<std::chrono::nanoseconds>(left, std::chrono::seconds(1)));
+    }
+    return {};
+}
+
+std::uint64_t LogWriter::bytes() const {
+    const std::scoped_lock held(guard_);
+    return file_bytes_;
+}
+
+std::uint64_t LogWriter::current_segment() const {
+    const std::scoped_lock held(guard_);
+    return begun_ ? segments_.back().number : next_segment_;
+}
+
+std::string LogWriter::problem() const {
+    const std::scoped_lock held(guard_);
+    return problem_;
+}
+
+std::string LogWriter::waits_for() const {
+    const std::scoped_lock held(guard_);
+    if (!problem_.empty()) return problem_;
+    const std::string directory = plan_.directory.string();
+    if (no_space_) return fmt::format("the disk of the ledger {} is full", directory);
+    if (full()) {
+        return fmt::format(
+            "the ledger {} is full: its records take {} of {}, and no checkpoint has "
+            "settled them. Call Stash.checkpointed(step) with each checkpoint, or "
+            "create the ring with more ledger_bytes",
+            directory, human_bytes(file_bytes_), human_bytes(plan_.max_bytes));
+    }
+    if (queued_bytes() >= behind_bytes_max) {
+        return fmt::format("the disk of the ledger {} is behind", directory);
+    }
+    return {};
+}
+
+int LogWriter::make_segment(const Chunk& chunk) {
+    Fd made;
+    const auto path = plan_.directory / recording::file_name(chunk.segment, segment_ending);
+    did_ = "cannot make a file";
+    retry_ = true;
+    const int error = disk().make(path, chunk.file_bytes, plan_.durable != Durable::none, made);
+    if (error != 0) return error;
+    file_ = std::move(made);
+    file_segment_ = chunk.segment;
+    did_ = "cannot sync the directory";
+    retry_ = false;
+    return plan_.durable == Durable::none ? 0 : disk().sync_names(plan_.directory);
+}
+
+int LogWriter::commit(const Chunk& chunk) {
+    if (file_segment_ != chunk.segment) {
+        if (const int error = make_segment(chunk); error != 0) return error;
+    }
+    if (chunk.buffer.used() == 0) return 0;
+    did_ = "cannot write";
+    retry_ = true;
+    if (const int error = disk().write(file_.get(), chunk.buffer.bytes(), chunk.offset)) {
+        return error;
+    }
+    did_ = "fdatasync";
+    retry_ = false;
+    return plan_.durable == Durable::none ? 0 : disk().sync(file_.get());
+}
+
+// Their records are gone, and the disk has the entries that say so.
+void LogWriter::remove_old(std::uint64_t below) {
+    std::deque<SegmentSize> old;
+    {
+        const std::scoped_lock held(guard_);
+        while (!segments_.empty() && segments_.front().number < below) {
+            old.push_back(segments_.front());
+            file_bytes_ -= segments_.front().bytes;
+            segments_.pop_front();
+        }
+    }
+    // One that cannot be removed only takes space: the next opening tries again.
+    for (const SegmentSize& one : old) {
+        disk().remove(plan_.directory / recording::file_name(one.number, segment_ending));
+    }
+}
+
+void LogWriter::finish(Chunk chunk) {
+    for (const Mark& mark : chunk.marks) show_(mark);
+    if (chunk.remove_below != 0) remove_old(chunk.remove_below);
+    const std::scoped_lock held(guard_);
+    durable_ = std::max(durable_, chunk.ticket);
+    writing_bytes_ = 0;
+    no_space_ = false;
+    if (spare_.size() < spare_max && chunk.buffer.used() != 0) {
+        chunk.buffer.clear();
+        spare_.push_back(std::move(chunk.buffer));
+    }
+}
+
+void LogWriter::fail(int error) {
+    const std::string text = fmt::format(
+        "the ledger {} has failed: {}: {}. No later record is durable. 'rollring restore' "
+        "gives the records that the disk has; a stash with the option ledger=False "
+        "goes on without the ledger",
+        plan_.directory.string(), did_, std::generic_category().message(error));
+    std::ofstream(plan_.directory / failed_name) << text << '\n';
+    const std::scoped_lock held(guard_);
+    problem_ = text;
+}
+
+void LogWriter::run() {
+    std::unique_lock held(guard_);
+    while (true) {
+        work_.wait(held, [&] { return ends_ || (handed_ && !queue_.empty()); });
+        if (queue_.empty()) return;  // it ends
+        Chunk chunk = std::move(queue_.front());
+        queue_.pop_front();
+        chunk.buffer.pad();
+        if (queue_.empty()) {
+            handed_ = false;
+            segment_end_ = chunk.offset + chunk.buffer.used();
+        }
+        writing_bytes_ = chunk.buffer.used();
+        held.unlock();
+        int error = commit(chunk);
+        // Nothing of the chunk was synced yet: the same bytes at the same place can be tried again.
+        while (retry_ && (error == ENOSPC || error == EDQUOT)) {
+            held.lock();
+            no_space_ = true;
+            done_.notify_all();
+            work_.wait_for(held, space_again, [&] { return ends_; });
+            if (ends_) return;
+            held.unlock();
+            error = commit(chunk);
+        }
+        if (error != 0) {
+            fail(error);
+            done_.notify_all();
+            return;
+        }
+        finish(std::move(chunk));
+        done_.notify_all();
+        held.lock();
+    }
+}
+
+}  // namespace rollring::ledger

@@ -1,0 +1,321 @@
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "columns_text.hpp"
+#include "file_names.hpp"
+#include "file_scan.hpp"
+#include "ledger_layout.hpp"
+#include "ledger_scan.hpp"
+#include "restored_map.hpp"
+#include "rollring/extras/ledger.hpp"
+#include "rollring/producer.hpp"
+#include "rollring/ring.hpp"
+
+namespace rollring {
+namespace ledger {
+namespace {
+
+std::string failure_of(const std::filesystem::path& directory) {
+    std::ifstream file(directory / failed_name);
+    if (!file) return {};
+    std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    while (text.ends_with('\n')) text.pop_back();
+    return text.empty() ? fmt::format("the ledger {} has failed", directory.string()) : text;
+}
+
+Result<Contents> scan_ledger(const std::filesystem::path& directory) {
+    auto found = scan(directory);
+    if (found && found->empty) {
+        return refused(Errc::not_found, fmt::format("{} has no ledger", directory.string()));
+    }
+    return found;
+}
+
+std::uint64_t groups_of(const Book& book) {
+    std::set<std::pair<std::uint64_t, std::uint64_t>> keys;
+    for (const auto& [number, one] : book.records()) keys.emplace(one.key.low, one.key.high);
+    return keys.size();
+}
+
+// The number behind that name in the ring's sizes.
+std::optional<std::uint64_t> size_of(std::string_view sizes, std::string_view name) {
+    while (!sizes.empty()) {
+        const std::string_view row = sizes.substr(0, sizes.find('\n'));
+        sizes.remove_prefix(std::min(row.size() + 1, sizes.size()));
+        if (!row.starts_with(name) || row.substr(name.size(), 1) != " ") continue;
+        std::uint64_t number = 0;
+        const auto [end, wrong] =
+            std::from_chars(row.data() + name.size() + 1, row.data() + row.size(), number);
+        if (wrong == std::errc() && end == row.data() + row.size()) return number;
+    }
+    return std::nullopt;
+}
+
+template <class T>
+void take(std::string_view sizes, std::string_view name, T& to) {
+    if (const auto size = size_of(sizes, name)) to = static_cast<T>(*size);
+}
+
+RingOptions options_of(const Contents& found, const std::string& ledger_dir) {
+    RingOptions options;
+    const std::string& sizes = found.ring.sizes;
+    take(sizes, "lanes", options.lanes);
+    take(sizes, "lane_bytes", options.lane_bytes);
+    take(sizes, "soft_bytes", options.soft_bytes);
+    take(sizes, "journal_records", options.journal_records);
+    if (const auto spill = size_of(sizes, "spill_bytes")) options.spill_bytes = spill;
+    take(sizes, "group_rows", options.group_rows);
+    take(sizes, "requests", options.requests);
+    take(sizes, "request_bytes", options.request_bytes);
+    take(sizes, "ledger_bytes", options.ledger_bytes);
+    take(sizes, "durable", options.durable);
+    options.schema = found.schema;
+    options.ledger_dir = ledger_dir;
+    return options;
+}
+
+// Writes a note of records that the checkpoint has, in a segment of its own.
+Result<void> write_settled(const std::filesystem::path& directory, Contents& found,
+                           const std::vector<std::uint64_t>& numbers) {
+    const RingHead head{.ring_id = found.ring.id, .name_bytes = found.ring.name.size()};
+    std::string ring(reinterpret_cast<const char*>(&head), sizeof head);
+    ring += found.ring.name + found.ring.sizes;
+    LogWriter log({.directory = directory,
+                   .columns = recording::columns_text(found.schema),
+                   .schema_id = found.schema.id(),
+                   .ring = ring,
+                   .max_bytes = std::uint64_t{1} << 20,
+                   .durable = Durable::group},
+                  found.segments, found.next_segment, [](const Mark&) {});
+    if (auto started = log.start(); !started) return started;
+    const std::array parts{std::as_bytes(std::span(numbers))};
+    log.append({.kind = stored(Kind::gone), .time_ns = realtime_ns()}, parts);
+    return log.wait_for(log.hand_over(), Deadline::after_ms(disk_patience_ms));
+}
+
+Result<void> check_existing(const RingStat& there, const Contents& found,
+                            const std::string& ledger_dir) {
+    const std::string& name = there.name;
+    if (!there.lanes.empty()) {
+        return refused(Errc::busy,
+                       fmt::format("ring {} has had producers: records are restored into a new "
+                                   "ring only. Remove it ('rollring rm {}'), or name another one",
+                                   name, name));
+    }
+    if (there.schema.id() != found.schema.id()) {
+        return refused(Errc::layout_mismatch,
+                       fmt::format("ring {} has other columns than the ledger", name));
+    }
+    std::error_code unknown;
+    const bool same = there.ledger_dir == ledger_dir ||
+                      std::filesystem::equivalent(there.ledger_dir, ledger_dir, unknown);
+    if (same) return {};
+    return refused(
+        Errc::invalid_argument,
+        fmt::format("ring {} has {}, and the restored records would be in {}: remove the "
+                    "ring, and restore makes it",
+                    name,
+                    there.ledger_dir.empty() ? "no ledger" : "its ledger in " + there.ledger_dir,
+                    ledger_dir));
+}
+
+Result<void> find_ring(std::string_view ring, const Contents& found,
+                       const std::string& ledger_dir) {
+    const auto there = stat_ring(ring);
+    if (there) return check_existing(*there, found, ledger_dir);
+    if (there.error().code != Errc::not_found) return std::unexpected(there.error());
+    return create_ring(ring, options_of(found, ledger_dir));
+}
+
+}  // namespace
+}  // namespace ledger
+
+Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
+    const auto found = ledger::scan_ledger(directory);
+    if (!found) return std::unexpected(found.error());
+    LedgerStat stat{.directory = directory.string(),
+                    .ring = found->ring.name,
+                    .ring_id = found->ring.id,
+                    .records = found->book.records().size(),
+                    .tokens = 0,
+                    .groups = ledger::groups_of(found->book),
+                    .acked = found->book.acked(),
+                    .record_bytes = 0,
+                    .file_bytes = 0,
+                    .files = found->segments.size(),
+                    .is_written = recording::is_written(directory),
+                    .failure = ledger::failure_of(directory),
+                    .damaged = found->damaged,
+                    .unreadable = found->lost};
+    for (const auto& [number, one] : found->book.records()) {
+        stat.tokens += one.tokens;
+        stat.record_bytes += one.bytes;
+    }
+    for (const ledger::SegmentSize& one : found->segments) stat.file_bytes += one.bytes;
+    return stat;
+}
+
+struct LedgerRestore::Impl {
+    struct Line {
+        alignas(ledger::line) std::byte bytes[ledger::line];
+    };
+
+    Schema schema;
+    ledger::Book book;
+    std::vector<std::uint64_t> order;
+    // Open for all of the restore: a trainer may settle records meanwhile, and so remove files.
+    std::map<std::uint64_t, recording::FileReader> files;
+    Producer producer;
+    RestoreStat stat;
+    std::vector<Line> memory = {};
+
+    Result<TrajectoryView> load(std::uint64_t number);
+    Result<bool> send(Deadline deadline);
+};
+
+Result<TrajectoryView> LedgerRestore::Impl::load(std::uint64_t number) {
+    const ledger::Kept& one = *book.record(number);
+    const recording::FileReader& file = files.at(one.segment);
+    const auto entry = file.entry_at(one.offset);
+    if (!entry) return std::unexpected(entry.error());
+    const auto damaged = [&](std::string_view what) {
+        return refused(
+            Errc::checksum_mismatch,
+            fmt::format("{}: the record at byte {} {}", file.path().string(), one.offset, what));
+    };
+    if (!*entry || (*entry)->payload_bytes <= sizeof(ledger::RecordOrigin))
+        return damaged("is damaged");
+    const std::uint64_t bytes = (*entry)->payload_bytes;
+    memory.resize(ledger::padded(bytes) / ledger::line);
+    auto* const at = reinterpret_cast<std::byte*>(memory.data());
+    if (auto read = file.read_payload(one.offset, **entry, at); !read) {
+        return std::unexpected(read.error());
+    }
+    TrajectoryView view;
+    const std::string_view wrong = view.parse(
+        {at + sizeof(ledger::RecordOrigin), bytes - sizeof(ledger::RecordOrigin)}, schema);
+    if (!wrong.empty()) return damaged(wrong);
+    return view;
+}
+
+Result<bool> LedgerRestore::Impl::send(Deadline deadline) {
+    if (stat.sent == order.size()) return false;
+    const std::uint64_t number = order[stat.sent];
+    const auto view = load(number);
+    if (!view) return std::unexpected(view.error());
+    switch (producer.push(Draft::of(*view), deadline)) {
+        case Push::ok:
+            break;
+        case Push::timed_out:
+            return refused(Errc::timed_out, producer.problem());
+        case Push::too_large:
+            return refused(Errc::too_large, producer.problem());
+        case Push::closed:
+            return refused(Errc::closed, producer.problem());
+        case Push::bad_record:
+        case Push::not_reserved:
+            return refused(Errc::bad_record, producer.problem());
+    }
+    stat.sent++;
+    stat.tokens += view->n_tokens();
+    stat.bytes += book.record(number)->bytes;
+    return true;
+}
+
+LedgerRestore::LedgerRestore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LedgerRestore::LedgerRestore(LedgerRestore&&) noexcept = default;
+LedgerRestore& LedgerRestore::operator=(LedgerRestore&&) noexcept = default;
+LedgerRestore::~LedgerRestore() = default;
+
+Result<bool> LedgerRestore::send(Deadline deadline) {
+    return impl_->send(deadline);
+}
+
+RestoreStat LedgerRestore::stat() const {
+    return impl_->stat;
+}
+
+namespace {
+
+// Opens the ring for the records, and names them before the first is sent.
+Result<Producer> open_ring(const std::filesystem::path& directory, std::string_view ring,
+                           const RestoreOptions& options, std::vector<std::uint64_t> order) {
+    auto producer = Producer::open(ring, {.name = options.producer_name});
+    if (!producer) return producer;
+    const auto stat = stat_ring(ring);
+    if (!stat) return std::unexpected(stat.error());
+    const auto lane = std::ranges::find(stat->lanes, producer->lane(), &LaneStat::lane);
+    if (lane == stat->lanes.end() || lane->epoch != 1 || stat->lanes.size() != 1) {
+        return refused(Errc::busy,
+                       fmt::format("another producer has taken a lane of ring {} before "
+                                   "the restore began: remove it, and begin again",
+                                   ring));
+    }
+    auto written = ledger::write_map(directory, {.ring_id = stat->ring_id,
+                                                 .lane = lane->lane,
+                                                 .epoch = lane->epoch,
+                                                 .numbers = std::move(order)});
+    if (!written) return std::unexpected(written.error());
+    return producer;
+}
+
+}  // namespace
+
+Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& directory,
+                                           std::string_view ring, const RestoreOptions& options) {
+    auto found = ledger::scan_ledger(directory);  // before a lock file is made anywhere
+    if (!found) return std::unexpected(found.error());
+    const auto locked = recording::lock_directory(directory, "ledger");
+    if (!locked) return std::unexpected(locked.error());
+    const std::string failure = ledger::failure_of(directory);
+    const std::string ledger_dir =
+        options.ledger_dir.value_or(std::filesystem::canonical(directory).string());
+    if (!failure.empty() && !options.ledger_dir) return refused(Errc::ledger_failed, failure);
+    const std::vector<std::uint64_t> settled =
+        options.step ? found->book.through(*options.step) : std::vector<std::uint64_t>{};
+    if (!settled.empty() && failure.empty()) {
+        auto noted = ledger::write_settled(directory, *found, settled);
+        if (!noted) return std::unexpected(noted.error());
+    }
+    found->book.forget(settled);
+    if (auto ready = ledger::find_ring(ring, *found, ledger_dir); !ready) {
+        return std::unexpected(ready.error());
+    }
+    std::vector<std::uint64_t> order = found->book.in_order();
+    auto producer = open_ring(directory, ring, options, order);
+    if (!producer) return std::unexpected(producer.error());
+    RestoreStat stat{.records = order.size(),
+                     .groups = ledger::groups_of(found->book),
+                     .sent = 0,
+                     .tokens = 0,
+                     .bytes = 0,
+                     .left_out = settled.size(),
+                     .damaged = found->damaged,
+                     .unreadable = found->lost};
+    auto impl = std::make_unique<Impl>(Impl{.schema = found->schema,
+                                            .book = std::move(found->book),
+                                            .order = std::move(order),
+                                            .files = {},
+                                            .producer = std::move(*producer),
+                                            .stat = std::move(stat)});
+    for (const auto& [number, one] : impl->book.records()) {
+        if (impl->files.contains(one.segment)) continue;
+        auto file = recording::FileReader::open(ledger::segment_path(directory, one.segment),
+                                                ledger::segment_type);
+        if (!file) return std::unexpected(file.error());
+        impl->files.emplace(one.segment, std::move(*file));
+    }
+    recording::unlock_directory(*locked);
+    return LedgerRestore(std::move(impl));
+}
+
+}  // namespace rollring

@@ -1,0 +1,287 @@
+#include "ring_ledger.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "columns_text.hpp"
+#include "file_names.hpp"
+#include "ledger_layout.hpp"
+#include "restored_map.hpp"
+
+namespace rollring::ledger {
+namespace {
+
+constexpr std::int64_t restore_patience_ms = 10'000;
+
+std::string ring_text(const LedgerRequest& request) {
+    const RingHead head{.ring_id = request.ring_id, .name_bytes = request.ring.size()};
+    std::string text(reinterpret_cast<const char*>(&head), sizeof head);
+    text += request.ring;
+    text += request.sizes;
+    return text;
+}
+
+LogPlan plan_of(const LedgerRequest& request) {
+    return {.directory = request.plan.directory,
+            .columns = recording::columns_text(request.schema),
+            .schema_id = request.schema.id(),
+            .ring = ring_text(request),
+            .max_bytes = request.plan.bytes,
+            .durable = request.plan.durable};
+}
+
+Result<void> check_unbroken(const std::filesystem::path& directory) {
+    std::ifstream file(directory / failed_name);
+    if (!file) return {};
+    std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    while (text.ends_with('\n')) text.pop_back();
+    return refused(
+        Errc::ledger_failed,
+        text.empty() ? fmt::format("the ledger {} has failed", directory.string()) : text);
+}
+
+// A restore holds the directory until it has made the ring and begins to send.
+Result<ProcessFd> take(const std::filesystem::path& directory) {
+    const Deadline deadline = Deadline::after_ms(restore_patience_ms);
+    while (true) {
+        auto locked = recording::lock_directory(directory, "ledger");
+        if (locked || locked.error().code != Errc::busy || deadline.passed()) return locked;
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+}
+
+// A ledger continues in the ring that it is of, and in one that it was restored into.
+Result<void> check_ring(const Contents& found, const LedgerRequest& request, bool restored) {
+    if (!found.empty && found.schema.id() != request.schema.id()) {
+        return refused(Errc::layout_mismatch,
+                       fmt::format("the ledger {} has other columns than ring {}: name another "
+                                   "directory",
+                                   request.plan.directory, request.ring));
+    }
+    if (restored || found.ring.id == request.ring_id || found.book.records().empty()) return {};
+    return refused(
+        Errc::busy,
+        fmt::format("the ledger {} holds {} records of ring {} that no checkpoint has: remove ring "
+                    "{} and let 'rollring restore {} {}' make it, or name another directory for "
+                    "its ledger",
+                    request.plan.directory, found.book.records().size(), found.ring.name,
+                    request.ring, request.plan.directory, request.ring));
+}
+
+// The reserved rest of the segment that was written last.
+void cut_end(const std::filesystem::path& directory, Contents& found) {
+    if (found.segments.empty() || found.newest == 0) return;
+    SegmentSize& last = found.segments.back();
+    if (last.number != found.newest) return;
+    const std::uint64_t end = (found.end + block - 1) / block * block;
+    if (end >= last.bytes) return;
+    const auto path = segment_path(directory, last.number);
+    if (truncate(path.c_str(), static_cast<off_t>(end)) == 0) last.bytes = end;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
+    const std::filesystem::path directory = request.plan.directory;
+    std::error_code wrong;
+    std::filesystem::create_directories(directory, wrong);
+    if (wrong) return recording::file_failed(wrong.value(), "cannot make the ledger", directory);
+    auto locked = take(directory);
+    if (!locked) return std::unexpected(locked.error());
+    if (auto unbroken = check_unbroken(directory); !unbroken) {
+        return std::unexpected(unbroken.error());
+    }
+    auto found = scan(directory);
+    if (!found) return std::unexpected(found.error());
+    const auto maps = read_maps(directory);
+    if (!maps) return std::unexpected(maps.error());
+    const bool restored = std::ranges::any_of(
+        *maps, [&](const RestoredMap& map) { return map.ring_id == request.ring_id; });
+    if (auto fits = check_ring(*found, request, restored); !fits) {
+        return std::unexpected(fits.error());
+    }
+    for (const RestoredMap& map : *maps) name_all(map, found->book);
+    remove_old_maps(directory, *maps, found->book, request.ring_id);
+    cut_end(directory, *found);
+    std::unique_ptr<RingLedger> made(
+        new RingLedger(std::move(*locked), std::move(*found), request));
+    if (auto started = made->log_.start(); !started) return std::unexpected(started.error());
+    made->remove_empty_segments();
+    return made;
+}
+
+RingLedger::RingLedger(ProcessFd locked, Contents contents, const LedgerRequest& request)
+    : locked_(std::move(locked)),
+      ring_id_(request.ring_id),
+      waits_for_each_(request.plan.durable == Durable::record),
+      book_(std::move(contents.book)),
+      log_(plan_of(request), contents.segments, contents.next_segment,
+           [show = request.show](const Mark& mark) { show(mark.lane, mark.epoch, mark.records); }) {
+    for (const SegmentSize& one : contents.segments) segments_.push_back(one.number);
+    book_.enter_ring(ring_id_);
+}
+
+RingLedger::~RingLedger() {
+    recording::unlock_directory(locked_);
+}
+
+bool RingLedger::read(const Record& record) {
+    const auto number = book_.find(identity_of(record));
+    const Kept* const known = number ? book_.record(*number) : nullptr;
+    if (number && known == nullptr) return false;
+    if (known == nullptr) {
+        read_.push_back(&record);
+    } else if (known->acked) {
+        again_.push_back(*number);
+    }
+    const Mark mark{record.producer_lane, record.producer_epoch, record.sequence + 1};
+    const auto of_lane = std::ranges::find(marks_, mark.lane, &Mark::lane);
+    if (of_lane == marks_.end()) {
+        marks_.push_back(mark);
+    } else if (std::pair(of_lane->epoch, of_lane->records) < std::pair(mark.epoch, mark.records)) {
+        *of_lane = mark;
+    }
+    return true;
+}
+
+void RingLedger::dropped(const Record& record) {
+    if (const auto at = std::ranges::find(read_, &record); at != read_.end()) {
+        read_.erase(at);
+        return;
+    }
+    if (const auto number = book_.find(identity_of(record))) gone_.push_back(*number);
+}
+
+void RingLedger::append_record(const Record& record) {
+    const GroupKey key = record.view.group_key();
+    const Identity identity = identity_of(record);
+    const RecordOrigin origin{.ring_id = ring_id_,
+                              .lane = identity.lane,
+                              .epoch = identity.epoch,
+                              .sequence = identity.sequence,
+                              .key_low = key.low,
+                              .key_high = key.high,
+                              .tokens = record.view.n_tokens(),
+                              .reserved = {}};
+    const std::uint64_t number = book_.next_number();
+    const std::array parts{std::as_bytes(std::span(&origin, 1)), record.bytes};
+    const Place place = log_.append(
+        {.kind = stored(Kind::record), .number = number, .time_ns = realtime_ns()}, parts);
+    book_.keep(number, {.origin = identity,
+                        .key = key,
+                        .tokens = origin.tokens,
+                        .segment = place.segment,
+                        .offset = place.offset,
+                        .bytes = place.bytes});
+    if (segments_.empty() || segments_.back() < place.segment) segments_.push_back(place.segment);
+}
+
+void RingLedger::append_numbers(Kind kind, std::span<const std::uint64_t> numbers,
+                                std::uint64_t batch, std::int64_t step) {
+    const std::array parts{std::as_bytes(numbers)};
+    log_.append({.kind = stored(kind), .number = batch, .time_ns = realtime_ns(), .step = step},
+                parts);
+}
+
+void RingLedger::end_turn() {
+    if (read_.empty() && marks_.empty() && gone_.empty() && again_.empty()) return;
+    if (!again_.empty()) {
+        append_numbers(Kind::again, again_);
+        book_.give_again(std::exchange(again_, {}));
+    }
+    for (const Record* one : read_) append_record(*one);
+    read_.clear();
+    if (!gone_.empty()) {
+        append_numbers(Kind::gone, gone_);
+        static_cast<void>(book_.forget(gone_));
+        gone_.clear();
+        remove_empty_segments();
+    }
+    for (const Mark& mark : marks_) log_.mark(mark);
+    marks_.clear();
+    ticket_ = log_.hand_over();
+    // A failure is shown by problem(), and ends the next call of the stash.
+    if (waits_for_each_) {
+        static_cast<void>(log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms)));
+    }
+}
+
+Result<void> RingLedger::before_ack(std::span<const Record* const> records, std::int64_t step) {
+    end_turn();
+    acked_.clear();
+    for (const Record* one : records) {
+        if (const auto number = book_.find(identity_of(*one))) acked_.push_back(*number);
+    }
+    const std::uint64_t batch = book_.next_batch();
+    append_numbers(Kind::acked, acked_, batch, step);
+    book_.ack(batch, step, acked_);
+    ticket_ = log_.hand_over();
+    auto durable = log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms));
+    if (!durable) ack_failed();
+    return durable;
+}
+
+void RingLedger::ack_failed() {
+    append_numbers(Kind::again, acked_);
+    book_.give_again(acked_);
+    ticket_ = log_.hand_over();
+}
+
+Result<std::uint64_t> RingLedger::forget(const std::vector<std::uint64_t>& numbers) {
+    if (numbers.empty()) return std::uint64_t{0};
+    append_numbers(Kind::gone, numbers);
+    ticket_ = log_.hand_over();
+    auto durable = log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms));
+    if (!durable) return std::unexpected(durable.error());
+    const std::uint64_t count = book_.forget(numbers);
+    remove_empty_segments();
+    return count;
+}
+
+Result<std::uint64_t> RingLedger::settle(std::uint64_t ring_id,
+                                         std::span<const RecordIdentity> records) {
+    std::vector<std::uint64_t> numbers;
+    for (const RecordIdentity& one : records) {
+        const auto number = book_.find({ring_id, one.lane, one.epoch, one.sequence});
+        if (number && book_.record(*number) != nullptr) numbers.push_back(*number);
+    }
+    return forget(numbers);
+}
+
+Result<std::uint64_t> RingLedger::settle_through(std::int64_t step) {
+    return forget(book_.through(step));
+}
+
+Result<void> RingLedger::sync(Deadline deadline) {
+    end_turn();
+    return log_.wait_for(ticket_, deadline);
+}
+
+// From the oldest on: an entry may name records of older segments, so it must outlive them.
+void RingLedger::remove_empty_segments() {
+    const std::uint64_t current = log_.current_segment();
+    bool removed = false;
+    while (!segments_.empty() && segments_.front() < current &&
+           book_.load(segments_.front()).records == 0) {
+        segments_.pop_front();
+        removed = true;
+    }
+    if (!removed) return;
+    log_.remove_below(segments_.empty() ? current : segments_.front());
+    ticket_ = log_.hand_over();
+}
+
+namespace {
+
+[[maybe_unused]] const bool registered = (open_stash_ledger.store(&RingLedger::open), true);
+
+}  // namespace
+}  // namespace rollring::ledger

@@ -1,0 +1,64 @@
+#pragma once
+// The ledger of a living ring: the half of StashLedger that knows records and batches. The
+// LogWriter knows the disk.
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "book.hpp"
+#include "ledger_scan.hpp"
+#include "liveness.hpp"
+#include "log_writer.hpp"
+#include "stash_ledger.hpp"
+
+namespace rollring::ledger {
+
+class RingLedger : public StashLedger {
+  public:
+    static Result<std::unique_ptr<StashLedger>> open(LedgerRequest request);
+    ~RingLedger() override;
+
+    [[nodiscard]] bool takes() override { return log_.takes(); }
+    void wait(Deadline deadline) override { log_.wait(deadline); }
+    [[nodiscard]] bool read(const Record& record) override;
+    void dropped(const Record& record) override;
+    void end_turn() override;
+    [[nodiscard]] Result<void> before_ack(std::span<const Record* const> records,
+                                          std::int64_t step) override;
+    void ack_failed() override;
+    [[nodiscard]] Result<std::uint64_t> settle(std::uint64_t ring_id,
+                                               std::span<const RecordIdentity> records) override;
+    [[nodiscard]] Result<std::uint64_t> settle_through(std::int64_t step) override;
+    [[nodiscard]] Result<void> sync(Deadline deadline) override;
+    [[nodiscard]] std::string problem() const override { return log_.problem(); }
+    [[nodiscard]] std::string waits_for() const override { return log_.waits_for(); }
+
+  private:
+    RingLedger(ProcessFd locked, Contents contents, const LedgerRequest& request);
+    [[nodiscard]] Identity identity_of(const Record& record) const {
+        return {ring_id_, record.producer_lane, record.producer_epoch, record.sequence};
+    }
+    void append_record(const Record& record);
+    void append_numbers(Kind kind, std::span<const std::uint64_t> numbers, std::uint64_t batch = 0,
+                        std::int64_t step = recording::no_step);
+    Result<std::uint64_t> forget(const std::vector<std::uint64_t>& numbers);
+    void remove_empty_segments();
+
+    ProcessFd locked_;
+    std::uint64_t ring_id_;
+    bool waits_for_each_;  // Durable::record
+    Book book_;
+    std::deque<std::uint64_t> segments_;  // that hold, or held, a record
+    std::vector<const Record*> read_;     // in this turn, and not in the ledger
+    std::vector<Mark> marks_;             // one a lane
+    std::vector<std::uint64_t> gone_;
+    std::vector<std::uint64_t> again_;
+    std::vector<std::uint64_t> acked_;  // by the last before_ack()
+    std::uint64_t ticket_ = 0;
+    LogWriter log_;
+};
+
+}  // namespace rollring::ledger

@@ -1,0 +1,112 @@
+#pragma once
+// The ledger of a ring: files in which each record is that the ring's stash has taken, until a
+// checkpoint has it, so that the end of the processes, the machine or the job takes none of it.
+//
+//   rollring::create_ring("run42", {.ledger_dir = "runs/42.ledger"});
+//   ...                                     // producers and a Stash, as ever
+//   save_checkpoint(step);                  // on the disk
+//   stash->checkpointed(step);              // batches up to this step are not given again
+//
+// After the machine has gone, in a new job:
+//
+//   auto restore = rollring::LedgerRestore::begin("runs/42.ledger", "run42", {.step = step});
+//   if (!restore) ...
+//   while (true) {                          // into the new ring, whose trainer may run already
+//       const auto sent = restore->send(rollring::Deadline::after_ms(1'000));
+//       if (!sent && sent.error().code != rollring::Errc::timed_out) ...
+//       if (sent && !*sent) break;          // all are sent
+//   }
+//
+// docs/ledger.md has the promise, the files, and the state after a death at each moment.
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
+#include "rollring/version.hpp"
+
+namespace rollring {
+
+struct LedgerStat {
+    std::string directory;
+    std::string ring;  // that it was written for last
+    std::uint64_t ring_id;
+    std::uint64_t records;  // that no checkpoint has, as are all of the next four
+    std::uint64_t tokens;
+    std::uint64_t groups;
+    std::uint64_t acked;  // of the records, those that were acknowledged
+    std::uint64_t record_bytes;
+    std::uint64_t file_bytes;  // of all files
+    std::uint64_t files;
+    bool is_written;      // by a living process
+    std::string failure;  // of its disk; empty: none
+    // Parts that cannot be read, for people, and the number of records among them that were whole
+    // when they were written, or never were: the disk had not taken them yet.
+    std::vector<std::string> damaged;
+    std::uint64_t unreadable;
+};
+
+// Looks through a ledger, and checks all of its records. Takes no part; a ledger that is being
+// written may be looked at.
+// Errors: not_found (no ledger is there), not_a_ring, abi_mismatch (another version of the format,
+// or of the standard columns), permission_denied, system.
+ROLLRING_API Result<LedgerStat> stat_ledger(const std::filesystem::path& directory);
+
+struct RestoreOptions {
+    // Of the checkpoint from which the trainer goes on: batches that were acknowledged with steps
+    // up to it are not given again. None: those that Stash::checkpointed() was told of.
+    std::optional<std::int64_t> step = {};
+    // Of the new ring. None: the restored one; it must be another one if that has failed.
+    std::optional<std::string> ledger_dir = {};
+    std::string producer_name = "restore";
+};
+
+struct RestoreStat {
+    std::uint64_t records;  // to send
+    std::uint64_t groups;
+    std::uint64_t sent;                // of the records
+    std::uint64_t tokens;              // that were sent
+    std::uint64_t bytes;               // likewise
+    std::uint64_t left_out;            // records that RestoreOptions::step names
+    std::vector<std::string> damaged;  // as in LedgerStat
+    std::uint64_t unreadable;
+};
+
+// Sends the records of a ledger into a new ring: first the groups of acknowledged batches, in the
+// order of those, then all others in the order of their first records. Groups that are not complete
+// stand where they stood, and members that come later complete them.
+//
+// One thread at a time. If it is killed, remove the ring and begin again: the ledger is unchanged.
+class ROLLRING_API LedgerRestore {
+  public:
+    // Makes the ring, with the sizes that it had, if there is none. One that is there must have no
+    // records, the same columns, and the ledger of the options.
+    // Errors: as stat_ledger(); busy (a living process writes the ledger, or the ring has had
+    // producers), layout_mismatch, ledger_failed (the new ring would use it), and those of
+    // create_ring().
+    static Result<LedgerRestore> begin(const std::filesystem::path& directory,
+                                       std::string_view ring, const RestoreOptions& options = {});
+    LedgerRestore(LedgerRestore&&) noexcept;
+    LedgerRestore& operator=(LedgerRestore&&) noexcept;
+    ~LedgerRestore();
+
+    // Sends the next record; false: all were sent. Errors: timed_out (the ring has no room by the
+    // deadline; call it again), too_large and bad_record (the ring cannot hold it), closed (the
+    // ring was removed), checksum_mismatch.
+    Result<bool> send(Deadline deadline);
+    [[nodiscard]] RestoreStat stat() const;
+
+  private:
+    struct ROLLRING_LOCAL Impl;
+    explicit LedgerRestore(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rollring

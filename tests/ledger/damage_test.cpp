@@ -1,0 +1,113 @@
+// Ledgers whose files were cut short or changed.
+
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "ledgers.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+using Bytes = std::vector<char>;
+
+Bytes bytes_of(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void write_bytes(const std::filesystem::path& path, const Bytes& bytes) {
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    REQUIRE(file.good());
+}
+
+// One segment: five pairs, of which two were acknowledged and one of those settled.
+Bytes small_ledger() {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        for (int i = 0; i < 5; i++) {
+            // Later groups wait for a third member.
+            for (std::uint32_t member = 0; member < 2; member++) {
+                send(producer, "prompt " + std::to_string(i), member, i < 2 ? 2 : 3);
+            }
+            if (i >= 2) continue;
+            Batch batch;
+            REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+            REQUIRE(batch.ack(i).has_value());
+        }
+        read_all(*stash);
+        CHECK(stash->checkpointed(0) == 2);
+    }
+    // Another session cuts the reserved rest off.
+    {
+        const auto stash = open_stash(ring.name());
+    }
+    return bytes_of(folder.files(".ledger").front());
+}
+
+}  // namespace
+
+TEST_CASE("ledger: of a segment that is cut short anywhere, all whole records are given") {
+    const Bytes whole = small_ledger();
+    const LedgerFolder folder;
+    const auto path = folder.path() / "00000001.ledger";
+    std::uint64_t before = 0;
+    bool opened = false;
+    for (std::size_t length = 0; length <= whole.size(); length++) {
+        write_bytes(path,
+                    Bytes(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)));
+        const auto stat = stat_ledger(folder.path());
+        if (!stat) {
+            CHECK(stat.error().code == Errc::not_found);
+            CHECK_FALSE(opened);
+            continue;
+        }
+        opened = true;
+        // Each cut has the records of a shorter one, but for the two that were settled.
+        CHECK(stat->records + 2 >= before);
+        CHECK(stat->records <= 10);
+        before = std::max(before, stat->records);
+    }
+    CHECK(before == 10);
+    CHECK(look_at(folder.path()).records == 8);
+}
+
+TEST_CASE("ledger: a bit that flipped anywhere changes no record that is given") {
+    const Bytes whole = small_ledger();
+    const LedgerFolder folder;
+    const auto path = folder.path() / "00000001.ledger";
+    std::mt19937_64 dice(44);
+    std::uint64_t lost = 0;
+    for (std::size_t at = 0; at < whole.size(); at += 1 + dice() % 7) {
+        CAPTURE(at);
+        Bytes changed = whole;
+        changed[at] = static_cast<char>(changed[at] ^ (1 << (dice() % 8)));
+        write_bytes(path, changed);
+        const auto stat = stat_ledger(folder.path());
+        if (!stat) {
+            CHECK(at < 192);  // its header
+            continue;
+        }
+        CHECK(stat->records <= 10);
+        const bool same = stat->records == 8 && stat->acked == 2;
+        if (!same) {
+            CHECK_FALSE(stat->damaged.empty());
+        }
+        lost += stat->unreadable;
+        if (dice() % 50 != 0) continue;
+        const RestoredRing again(folder.path(), {.ledger_dir = folder.path().string() + ".new"});
+        CHECK(again.stat().records == stat->records);
+        for (const std::string& prompt : train_all(*open_stash(again.name()))) {
+            CHECK(prompt.starts_with("prompt "));  // and the tokens are those of the member
+        }
+        std::filesystem::remove_all(folder.path().string() + ".new");
+        for (const auto& map : folder.files(".restored")) std::filesystem::remove(map);
+    }
+    CHECK(lost > 100);
+}

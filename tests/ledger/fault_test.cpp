@@ -1,0 +1,276 @@
+// Ledgers on disks that fail, fill up, lose power, or are written by a process that is killed.
+
+#include <atomic>
+#include <fstream>
+#include <set>
+
+#include "faulty_disk.hpp"
+#include "support/in_child.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+constexpr int pairs = 12;
+
+std::string prompt_of(int number) {
+    return "prompt " + std::to_string(number);
+}
+
+// Sends member by member, so that some groups stay open for a while.
+void send_members(Producer& producer, int number) {
+    send(producer, prompt_of(number), 0, 2);
+    if (number > 0) send(producer, prompt_of(number - 1), 1, 2);
+}
+
+// The words of the run, in the order in which it is promised.
+struct Told {
+    std::atomic<std::int64_t> asked = -1;       // steps up to it may be settled,
+    std::atomic<std::int64_t> checkpoint = -1;  // and up to this they are
+};
+
+// Trains on all pairs but the last, which stays open; every third step is a checkpoint. False: the
+// ledger has failed.
+bool train_pairs(Producer& producer, Stash& stash, Told& told) {
+    Batch batch;
+    for (int i = 0; i < pairs; i++) {
+        send_members(producer, i);
+        if (i == 0) continue;
+        const NextBatch got = stash.next(batch, patience());
+        if (got == NextBatch::closed) return false;
+        REQUIRE(got == NextBatch::batch);
+        const std::int64_t step = i - 1;
+        if (const auto acked = batch.ack(step); !acked) {
+            CHECK(acked.error().code == Errc::ledger_failed);
+            return false;
+        }
+        if (step % 3 != 2) continue;
+        told.asked = step - 1;
+        if (!stash.checkpointed(step - 1).has_value()) return false;
+        told.checkpoint = step - 1;
+    }
+    return stash.sync_ledger(patience()).has_value();
+}
+
+// The order in which send_members() sends: the prompt and the member of the n-th record.
+std::pair<int, std::uint32_t> sent_as(std::uint64_t n) {
+    if (n == 0) return {0, 0};
+    const auto round = static_cast<int>((n + 1) / 2);
+    return n % 2 == 1 ? std::pair{round, 0U} : std::pair{round - 1, 1U};
+}
+
+using Members = std::set<std::pair<std::string, std::uint32_t>>;
+
+// The members that a restore gives, each of them once, with its bytes.
+Members restored_members(const std::filesystem::path& directory) {
+    const RestoredRing again(directory, {.ledger_dir = directory.string() + ".new"});
+    Members members;
+    const auto stash = open_stash(again.name());
+    for (const std::string& prompt : train_all(*stash)) {
+        CHECK(members.emplace(prompt, 0).second);
+        CHECK(members.emplace(prompt, 1).second);
+    }
+    for (const GroupStat& group : stash->explain(1000)) {
+        for (std::uint32_t i = 0; i < group.size; i++) {
+            if (std::ranges::find(group.missing, i) == group.missing.end()) {
+                CHECK(members.emplace(group.instance_id, i).second);
+            }
+        }
+    }
+    CHECK(stash->account().accepted.records == members.size());
+    CHECK(stash->account().dropped_total().records == 0);
+    std::filesystem::remove_all(directory.string() + ".new");
+    return members;
+}
+
+struct Promised {
+    std::uint64_t durable;    // records
+    std::int64_t checkpoint;  // steps up to it are settled,
+    std::int64_t asked;       // and up to this they may be
+};
+
+void check_members(const Members& given, const Promised& promised) {
+    for (std::uint64_t n = 0; n < promised.durable; n++) {
+        const auto [number, member] = sent_as(n);  // pair n is trained on with step n
+        if (number > promised.asked) CHECK(given.contains({prompt_of(number), member}));
+    }
+    for (const auto& [prompt, member] : given) {
+        const int number = std::stoi(prompt.substr(prompt.find(' ') + 1));
+        CHECK(number < pairs);
+        CHECK(number > promised.checkpoint);
+    }
+}
+
+std::uint64_t durable_of(const std::string& ring) {
+    const auto stat = stat_ring(ring);
+    REQUIRE(stat.has_value());
+    return stat->lanes.empty() ? 0 : stat->lanes.front().durable_records;
+}
+
+}  // namespace
+
+TEST_CASE("ledger: a power cut at any moment of the disk takes no durable record") {
+    for (const Durable durable : {Durable::group, Durable::record}) {
+        struct Cut {
+            std::unique_ptr<LedgerFolder> left;
+            Promised promised;
+        };
+        std::vector<Cut> cuts;
+        const LedgerFolder folder;
+        const TestRing ring(with_ledger(folder.path(), durable));
+        Told told;
+        std::uint64_t seed = 0;
+        const auto watch = [&](MortalDisk& self) {
+            for (int i = 0; i < 3; i++) {
+                // Words from before the cut hold after it.
+                Promised promised{durable_of(ring.name()), told.checkpoint, 0};
+                auto left = std::make_unique<LedgerFolder>();
+                self.cut(left->path(), seed++);
+                promised.asked = told.asked;
+                cuts.push_back({std::move(left), promised});
+            }
+        };
+        {
+            const InUse<MortalDisk> disk(watch);
+            Producer producer = ring.producer();
+            const auto stash = open_stash(ring.name());
+            REQUIRE(train_pairs(producer, *stash, told));
+            CHECK(durable_of(ring.name()) == 2 * pairs - 1);
+        }
+        CHECK(cuts.size() > 60);
+        for (const Cut& cut : cuts) {
+            CAPTURE(cut.promised.durable);
+            const auto stat = stat_ledger(cut.left->path());
+            if (!stat) {
+                CHECK(stat.error().code == Errc::not_found);
+                CHECK(cut.promised.durable == 0);
+                continue;
+            }
+            check_members(restored_members(cut.left->path()), cut.promised);
+        }
+    }
+}
+
+TEST_CASE("ledger: a disk that fails at any call ends it, and what was durable stays") {
+    constexpr std::array calls{Call::make, Call::write, Call::sync, Call::names};
+    for (const Call call : calls) {
+        for (int at = 0;; at++) {
+            CAPTURE(static_cast<int>(call));
+            CAPTURE(at);
+            const LedgerFolder folder;
+            const TestRing ring(with_ledger(folder.path()));
+            Told told;
+            std::uint64_t durable = 0;
+            {
+                InUse<FailingDisk> disk(call, EIO, at);
+                Producer producer = ring.producer();
+                const auto stash = open_stash(ring.name());
+                const bool whole = train_pairs(producer, *stash, told);
+                if (!disk->has_failed()) {
+                    CHECK(whole);
+                    break;
+                }
+                CHECK_FALSE(whole);
+                durable = durable_of(ring.name());
+                Batch batch;
+                CHECK(stash->next(batch, patience()) == NextBatch::closed);
+                CHECK(stash->problem().find("has failed") != std::string::npos);
+                CHECK(stash->problem().find(folder.path().string()) != std::string::npos);
+                disk->heal();  // too late: the kernel may have forgotten
+                CHECK(stash->next(batch, patience()) == NextBatch::closed);
+                const auto synced = stash->sync_ledger(patience());
+                CHECK_FALSE(synced.has_value());
+                CHECK(durable_of(ring.name()) == durable);
+            }
+            const auto again = Stash::open(ring.name(), freshest_pair);
+            REQUIRE_FALSE(again.has_value());
+            CHECK(again.error().code == Errc::ledger_failed);
+            StashOptions without = freshest_pair;
+            without.advanced.ledger = false;
+            CHECK(Stash::open(ring.name(), without).has_value());
+            const auto stat = stat_ledger(folder.path());
+            if (!stat) {
+                CHECK(durable == 0);
+                continue;
+            }
+            CHECK(stat->failure.find("has failed") != std::string::npos);
+            const auto refused = LedgerRestore::begin(folder.path(), scratch_name("none"));
+            REQUIRE_FALSE(refused.has_value());
+            CHECK(refused.error().code == Errc::ledger_failed);
+            check_members(restored_members(folder.path()), {durable, told.checkpoint, told.asked});
+        }
+    }
+}
+
+TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
+    for (const Call call : {Call::make, Call::write}) {
+        const LedgerFolder folder;
+        const TestRing ring(with_ledger(folder.path()));
+        InUse<FailingDisk> disk(call, ENOSPC, 0);
+        Producer producer = ring.producer();
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        Batch batch;
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
+        const auto blocked = stash->sync_ledger(Deadline::after_ms(300));
+        REQUIRE_FALSE(blocked.has_value());
+        CHECK(blocked.error().code == Errc::timed_out);
+        CHECK(stash->waits_for().find("is full") != std::string::npos);
+        CHECK(durable_of(ring.name()) == 0);
+        disk->heal();
+        REQUIRE(stash->sync_ledger(patience()).has_value());
+        CHECK(durable_of(ring.name()) == 1);
+        CHECK(look_at(folder.path()).records == 1);
+        CHECK(stash->problem().empty());
+    }
+}
+
+TEST_CASE("ledger: a trainer that is killed at any moment of the disk loses and doubles nothing") {
+    int struck = 0;
+    for (int moment = 0;; moment++) {
+        CAPTURE(moment);
+        const LedgerFolder folder;
+        const TestRing ring(with_ledger(folder.path(), Durable::group, std::uint64_t{1} << 20));
+        struct Paper {
+            std::atomic<int> acked;
+        };
+        const Shared<Paper> paper;
+        const auto status = in_child([&] {
+            const InUse<KillingDisk> disk(moment);
+            Producer producer = ring.producer();
+            const auto stash = open_stash(ring.name());
+            Batch batch;
+            for (int i = 0; i < pairs; i++) {
+                send_members(producer, i);
+                if (i == 0) continue;
+                if (stash->next(batch, patience()) != NextBatch::batch) return 1;
+                if (!batch.ack(i - 1)) return 2;
+                paper->acked = i;
+            }
+            return 0;
+        });
+        const int acked = paper->acked;
+        if (status == 0) break;
+        CHECK(status == 128 + SIGKILL);
+        struck++;
+        const auto stash = open_stash(ring.name());
+        const auto rest = train_all(*stash);
+        // The batch of an unfinished ack is delivered again, or was acknowledged.
+        const int trained = acked + static_cast<int>(rest.size());
+        CHECK(std::set<std::string>(rest.begin(), rest.end()).size() == rest.size());
+        for (const std::string& prompt : rest) {
+            CHECK(std::stoi(prompt.substr(prompt.find(' ') + 1)) >= acked);
+        }
+        REQUIRE(stash->sync_ledger(patience()).has_value());
+        const LedgerFolder left(folder.path());
+        const Members given = restored_members(left.path());
+        // Nothing is settled: the ledger has each record that was ever read, and none twice.
+        CHECK(static_cast<int>(given.size()) >= 2 * trained);
+        for (int i = 0; i < trained; i++) {
+            CHECK(given.contains({prompt_of(i), 0}));
+            CHECK(given.contains({prompt_of(i), 1}));
+        }
+    }
+    CHECK(struck > 30);
+}

@@ -1,0 +1,212 @@
+#pragma once
+// Disks for a ledger: one that fails at a chosen call, one that kills, and one that knows what a
+// power cut would leave.
+
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "disk.hpp"
+#include "ledgers.hpp"
+
+namespace rollring::test {
+
+// Used for a ledger while it lives.
+template <class Kind>
+class InUse {
+  public:
+    template <class... Values>
+    explicit InUse(Values&&... values) : disk_(std::forward<Values>(values)...) {
+        ledger::use_disk(&disk_);
+    }
+    InUse(const InUse&) = delete;
+    InUse& operator=(const InUse&) = delete;
+    ~InUse() { ledger::use_disk(nullptr); }
+    Kind* operator->() { return &disk_; }
+
+  private:
+    Kind disk_;
+};
+
+enum class Call { make, write, sync, names };
+
+// From the call of that number on, of that kind, answers with the error, `times` times.
+class FailingDisk : public ledger::Disk {
+  public:
+    FailingDisk(Call call, int error, int first, int times = 1 << 30)
+        : call_(call), error_(error), first_(first), times_(times) {}
+    int make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd) override {
+        return fails(Call::make) ? error_ : Disk::make(path, bytes, direct, fd);
+    }
+    int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) override {
+        if (!fails(Call::write)) return Disk::write(fd, bytes, offset);
+        static_cast<void>(Disk::write(fd, bytes.first(bytes.size() / 2 / 4096 * 4096), offset));
+        return error_;
+    }
+    int sync(int fd) override { return fails(Call::sync) ? error_ : Disk::sync(fd); }
+    int sync_names(const std::filesystem::path& directory) override {
+        return fails(Call::names) ? error_ : Disk::sync_names(directory);
+    }
+    [[nodiscard]] bool has_failed() const { return failed_ > 0; }
+    void heal() { healed_ = true; }
+
+  private:
+    bool fails(Call call) {
+        if (call != call_ || healed_) return false;
+        const int number = count_++;
+        if (number < first_ || number >= first_ + times_) return false;
+        failed_++;
+        return true;
+    }
+    Call call_;
+    int error_;
+    int first_;
+    int times_;
+    std::atomic<int> count_ = 0;
+    std::atomic<int> failed_ = 0;
+    std::atomic<bool> healed_ = false;
+};
+
+// Kills this process at a moment of the disk: moments are before, in the middle of and behind each
+// call.
+class KillingDisk : public ledger::Disk {
+  public:
+    explicit KillingDisk(int moment) : left_(moment) {}
+    int make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd) override {
+        strike();
+        const int error = Disk::make(path, bytes, direct, fd);
+        strike();
+        return error;
+    }
+    int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) override {
+        strike();
+        const auto half = bytes.first(bytes.size() / 2 / 4096 * 4096);
+        static_cast<void>(Disk::write(fd, half, offset));
+        strike();
+        const int error = Disk::write(fd, bytes, offset);
+        strike();
+        return error;
+    }
+    int sync(int fd) override {
+        const int error = Disk::sync(fd);
+        strike();
+        return error;
+    }
+    int remove(const std::filesystem::path& path) override {
+        strike();
+        const int error = Disk::remove(path);
+        strike();
+        return error;
+    }
+
+  private:
+    void strike() {
+        if (left_-- == 0) kill(getpid(), SIGKILL);
+    }
+    int left_;
+};
+
+// Remembers which bytes the disk has promised. A cut leaves those, and of the others any blocks.
+class MortalDisk : public ledger::Disk {
+  public:
+    // `watch` is called before and behind each write and each sync, by the ledger's thread.
+    explicit MortalDisk(std::function<void(MortalDisk&)> watch) : watch_(std::move(watch)) {}
+
+    int make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd) override {
+        const int error = Disk::make(path, bytes, direct, fd);
+        if (error != 0) return error;
+        const std::scoped_lock held(guard_);
+        File& file = files_[path];
+        file.image.assign(bytes, std::byte{});
+        by_fd_[fd.get()] = &file;
+        return 0;
+    }
+    int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) override {
+        watch_(*this);
+        {
+            const std::scoped_lock held(guard_);
+            by_fd_[fd]->pending.push_back({offset, {bytes.begin(), bytes.end()}});
+        }
+        watch_(*this);
+        return Disk::write(fd, bytes, offset);
+    }
+    int sync(int fd) override {
+        {
+            const std::scoped_lock held(guard_);
+            File& file = *by_fd_[fd];
+            for (const Write& one : file.pending) apply(one, file.image);
+            file.pending.clear();
+        }
+        watch_(*this);
+        return Disk::sync(fd);
+    }
+    int sync_names(const std::filesystem::path& directory) override {
+        const std::scoped_lock held(guard_);
+        for (auto& [path, file] : files_) file.named = true;
+        return Disk::sync_names(directory);
+    }
+    int remove(const std::filesystem::path& path) override {
+        watch_(*this);
+        {
+            const std::scoped_lock held(guard_);
+            files_.erase(path);
+        }
+        return Disk::remove(path);
+    }
+
+    // Writes the files as the power cut leaves them.
+    void cut(const std::filesystem::path& to, std::uint64_t seed) {
+        const std::scoped_lock held(guard_);
+        std::mt19937_64 dice(seed);
+        for (const auto& [path, file] : files_) {
+            if (!file.named && dice() % 2 == 0) continue;
+            std::vector<std::byte> image = file.image;
+            for (const Write& one : file.pending) tear(one, image, dice);
+            std::ofstream out(to / path.filename(), std::ios::binary);
+            out.write(reinterpret_cast<const char*>(image.data()),
+                      static_cast<std::streamsize>(image.size()));
+        }
+    }
+
+  private:
+    struct Write {
+        std::uint64_t offset;
+        std::vector<std::byte> bytes;
+    };
+    struct File {
+        std::vector<std::byte> image;
+        std::vector<Write> pending;
+        bool named = false;
+    };
+    static void apply(const Write& one, std::vector<std::byte>& image) {
+        image.resize(std::max(image.size(), one.offset + one.bytes.size()));
+        std::ranges::copy(one.bytes, image.begin() + static_cast<std::ptrdiff_t>(one.offset));
+    }
+    // Each sector on its own: none, all, or any of them may be there.
+    static void tear(const Write& one, std::vector<std::byte>& image, std::mt19937_64& dice) {
+        constexpr std::uint64_t sector = 512;
+        const std::uint64_t share = dice() % 5;  // quarters
+        for (std::uint64_t at = 0; at < one.bytes.size(); at += sector) {
+            if (dice() % 4 >= share) continue;
+            const std::uint64_t end = std::min(at + sector, std::uint64_t{one.bytes.size()});
+            const auto* const from = one.bytes.data();
+            apply({one.offset + at, {from + at, from + end}}, image);
+        }
+    }
+
+    std::function<void(MortalDisk&)> watch_;
+    std::mutex guard_;
+    std::map<std::filesystem::path, File> files_;
+    std::map<int, File*> by_fd_;
+};
+
+}  // namespace rollring::test

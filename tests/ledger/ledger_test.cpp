@@ -1,0 +1,292 @@
+// Ledgers: their contents, and the records that a restore gives and those that it leaves out.
+
+#include <fstream>
+
+#include "ledgers.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+using Prompts = std::vector<std::string>;
+
+std::uint64_t durable_records(const std::string& ring, std::uint32_t lane) {
+    const auto stat = stat_ring(ring);
+    REQUIRE(stat.has_value());
+    for (const LaneStat& one : stat->lanes) {
+        if (one.lane == lane) return one.durable_records;
+    }
+    return 0;
+}
+
+void send_pair(Producer& producer, const std::string& prompt) {
+    send(producer, prompt, 0, 2);
+    send(producer, prompt, 1, 2);
+}
+
+}  // namespace
+
+TEST_CASE("ledger: a new ring has the open groups and those that no checkpoint has") {
+    const LedgerFolder folder;
+    for (const Durable durable : {Durable::group, Durable::record, Durable::none}) {
+        CAPTURE(name(durable));
+        const auto directory = folder.path() / name(durable);
+        const TestRing ring(with_ledger(directory, durable));
+        Producer producer = ring.producer();
+        const auto stash = open_stash(ring.name());
+        send_pair(producer, "first");
+        CHECK(train_all(*stash) == Prompts{"first"});  // step 0
+        send(producer, "open", 0, 2);
+        send_pair(producer, "second");
+        CHECK(train_all(*stash) == Prompts{"second"});  // step 1
+        CHECK(stash->checkpointed(0) == 2);
+        send_pair(producer, "complete");
+        send(producer, "late", 0, 2);
+        Batch leased;
+        CHECK(next_prompt(*stash, leased) == "complete");
+        REQUIRE(stash->sync_ledger(patience()).has_value());
+        CHECK(durable_records(ring.name(), producer.lane()) == 8);
+        const LedgerStat stat = look_at(directory);
+        CHECK(stat.records == 6);
+        CHECK(stat.groups == 4);
+        CHECK(stat.acked == 2);
+        CHECK(stat.is_written);
+        CHECK(stat.damaged.empty());
+        CHECK(stat.ring == ring.name());
+
+        const LedgerFolder left(directory);
+        const RestoredRing again(left.path());
+        CHECK(again.stat().records == 6);
+        CHECK(again.stat().groups == 4);
+        const auto next = open_stash(
+            again.name(),
+            {.group_size = 2, .order = Order::freshest, .batch = BatchTarget::groups(1)});
+        const auto seen = train_all(*next);
+        CHECK(std::set<std::string>(seen.begin(), seen.end()) ==
+              std::set<std::string>{"second", "complete"});
+        Producer worker = open_producer(again.name());
+        send(worker, "open", 1, 2);
+        CHECK(train_all(*next) == Prompts{"open"});
+        send(worker, "late", 1, 2);
+        CHECK(train_all(*next) == Prompts{"late"});
+        CHECK(next->checkpointed(next_step(*next)) == 8);
+        CHECK(look_at(left.path()).records == 0);
+    }
+}
+
+TEST_CASE("ledger: finished groups are given again in the order of their batches") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send(producer, "b", 0, 2);
+    send(producer, "c", 0, 2);
+    send(producer, "a", 0, 2);
+    for (const char* prompt : {"a", "b", "c"}) {
+        send(producer, prompt, 1, 2);
+        CHECK(train_all(*stash) == Prompts{prompt});
+    }
+    const LedgerFolder left(folder.path());
+    const RestoredRing again(left.path());
+    const auto next = open_stash(
+        again.name(), {.group_size = 2, .order = Order::fifo, .batch = BatchTarget::groups(1)});
+    CHECK(train_all(*next) == Prompts{"a", "b", "c"});
+}
+
+TEST_CASE("ledger: a restore leaves out what its checkpoint has, for good") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    for (const char* prompt : {"a", "b", "c"}) {
+        send_pair(producer, prompt);
+        CHECK(train_all(*stash) == Prompts{prompt});  // steps 0 to 2
+    }
+    const LedgerFolder left(folder.path());
+    {
+        const RestoredRing again(left.path(), {.step = 1});
+        CHECK(again.stat().left_out == 4);
+        CHECK(again.stat().records == 2);
+    }
+    const RestoredRing again(left.path());
+    CHECK(train_all(*open_stash(again.name())) == Prompts{"c"});
+}
+
+TEST_CASE("ledger: a receipt settles records of an earlier ring") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send_pair(producer, "in the checkpoint");
+    Batch batch;
+    CHECK(next_prompt(*stash, batch) == "in the checkpoint");
+    const std::string receipt = batch.receipt();
+    REQUIRE(batch.ack(0).has_value());
+    send_pair(producer, "after it");
+    CHECK(train_all(*stash) == Prompts{"after it"});
+    const LedgerFolder left(folder.path());
+    const RestoredRing again(left.path());
+    CHECK(again.stat().records == 4);
+    const auto next = open_stash(again.name());
+    CHECK(next->settle(receipt, 0) == 2);
+    CHECK(next->settle(receipt, 0) == 0);
+    CHECK(train_all(*next) == Prompts{"after it"});
+    CHECK(look_at(left.path()).records == 2);
+    CHECK(next->account().conserved());
+}
+
+TEST_CASE("ledger: a second death takes nothing that the first one left") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    {
+        Producer producer = ring.producer();
+        const auto stash = open_stash(ring.name());
+        send_pair(producer, "trained");
+        CHECK(train_all(*stash) == Prompts{"trained"});
+        send(producer, "open", 0, 2);
+        read_all(*stash);
+    }
+    const LedgerFolder left(folder.path());
+    const RestoredRing second(left.path());
+    {
+        const auto stash = open_stash(second.name());
+        CHECK(train_all(*stash) == Prompts{"trained"});
+        Producer worker = open_producer(second.name());
+        send(worker, "new", 0, 2);
+        read_all(*stash);
+        CHECK(look_at(left.path()).records == 4);  // none of them twice
+    }
+    const LedgerFolder left_again(left.path());
+    const RestoredRing third(left_again.path());
+    CHECK(third.stat().records == 4);
+    const auto stash = open_stash(third.name());
+    CHECK(train_all(*stash) == Prompts{"trained"});
+    Producer worker = open_producer(third.name());
+    send(worker, "open", 1, 2);
+    send(worker, "new", 1, 2);
+    CHECK(train_all(*stash).size() == 2);
+    CHECK(stash->checkpointed(100) == 6);
+    CHECK(look_at(left_again.path()).records == 0);
+}
+
+TEST_CASE("ledger: a trainer that starts again goes on with the ledger of its ring") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        send_pair(producer, "leased");
+        Batch batch;
+        CHECK(next_prompt(*stash, batch) == "leased");
+    }
+    CHECK(look_at(folder.path()).records == 3);
+    CHECK_FALSE(look_at(folder.path()).is_written);
+    const auto stash = open_stash(ring.name());
+    CHECK(train_all(*stash) == Prompts{"leased"});
+    CHECK(look_at(folder.path()).records == 3);
+    CHECK(stash->checkpointed(0) == 2);
+    send(producer, "open", 1, 2);
+    CHECK(train_all(*stash) == Prompts{"open"});
+    CHECK(stash->checkpointed(1) == 2);
+    CHECK(look_at(folder.path()).records == 0);
+}
+
+TEST_CASE("ledger: dropped records are not given again") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send_pair(producer, "trained");
+    CHECK(train_all(*stash) == Prompts{"trained"});
+    CHECK(stash->checkpointed(0) == 2);
+    send(producer, "trained", 1, 2);  // late
+    REQUIRE(try_send(producer, "again", 0, patience(), 2, 0));
+    REQUIRE(try_send(producer, "again", 0, patience(), 2, 1));  // supersedes it
+    read_all(*stash);
+    CHECK(look_at(folder.path()).records == 1);
+    CHECK(durable_records(ring.name(), producer.lane()) == 5);
+    send_pair(producer, "discarded");
+    Batch batch;
+    CHECK(next_prompt(*stash, batch) == "discarded");
+    REQUIRE(batch.discard(DropReason::stale).has_value());
+    REQUIRE(stash->sync_ledger(patience()).has_value());
+    CHECK(look_at(folder.path()).records == 1);
+}
+
+TEST_CASE("ledger: settled segments go, and a full ledger says so and holds producers back") {
+    const LedgerFolder folder;
+    constexpr std::uint64_t bytes = 1 << 20;
+    const TestRing ring(with_ledger(folder.path(), Durable::group, bytes));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    Batch batch;
+    std::uint64_t trained = 0;
+    const auto fill = [&] {
+        while (true) {
+            const std::string prompt = "prompt " + std::to_string(trained);
+            bool sent = true;
+            for (std::uint32_t i = 0; i < 2 && sent; i++) {
+                sent = send_bytes(producer, prompt, i, 10 * kib, Deadline::after_ms(0)) == Push::ok;
+            }
+            if (!sent || stash->next(batch, Deadline::after_ms(100)) != NextBatch::batch) return;
+            REQUIRE(batch.ack(static_cast<std::int64_t>(trained)).has_value());
+            trained++;
+        }
+    };
+    fill();
+    CHECK(trained > 20);
+    CHECK(stash->waits_for().find("is full") != std::string::npos);
+    CHECK(stash->waits_for().find("ledger_bytes") != std::string::npos);
+    CHECK(look_at(folder.path()).file_bytes <= bytes);
+    const std::uint64_t before = trained;
+    CHECK(stash->checkpointed(static_cast<std::int64_t>(trained)) == 2 * trained);
+    fill();
+    CHECK(trained > before + 20);
+    CHECK(look_at(folder.path()).file_bytes <= bytes);
+    CHECK(stash->account().conserved());
+}
+
+TEST_CASE("ledger: a directory is of one ring, one stash and one version") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        read_all(*stash);
+        const TestRing other(with_ledger(folder.path()));
+        const auto restore = LedgerRestore::begin(folder.path(), scratch_name("none"));
+        REQUIRE_FALSE(restore.has_value());
+        CHECK(restore.error().code == Errc::busy);
+    }
+    const TestRing other(with_ledger(folder.path()));
+    const auto opened = Stash::open(other.name(), freshest_pair);
+    REQUIRE_FALSE(opened.has_value());
+    CHECK(opened.error().code == Errc::busy);
+    CHECK(opened.error().message.find("rollring restore") != std::string::npos);
+
+    const auto consumer = Consumer::open(ring.name());
+    REQUIRE_FALSE(consumer.has_value());
+    CHECK(consumer.error().code == Errc::invalid_argument);
+
+    for (const std::uint32_t version : {0U, 2U}) {  // an older and a newer one
+        const LedgerFolder copy(folder.path());
+        std::fstream file(copy.files(".ledger").front(),
+                          std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(8);
+        file.write(reinterpret_cast<const char*>(&version), sizeof version);
+        file.close();
+        const auto stat = stat_ledger(copy.path());
+        REQUIRE_FALSE(stat.has_value());
+        CHECK(stat.error().code == Errc::abi_mismatch);
+        const auto restore = LedgerRestore::begin(copy.path(), scratch_name("none"));
+        REQUIRE_FALSE(restore.has_value());
+        CHECK(restore.error().code == Errc::abi_mismatch);
+        const TestRing refused(with_ledger(copy.path()));
+        const auto stash = Stash::open(refused.name(), freshest_pair);
+        REQUIRE_FALSE(stash.has_value());
+        CHECK(stash.error().code == Errc::abi_mismatch);
+    }
+}

@@ -1,0 +1,139 @@
+#pragma once
+// A ring with a ledger, and machines that die: a copy of the ledger's directory is left of one.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rollring/extras/ledger.hpp"
+#include "rollring/stash.hpp"
+#include "support/pairs.hpp"
+
+namespace rollring::test {
+
+// Removed at the end.
+class LedgerFolder {
+  public:
+    LedgerFolder() : path_(std::filesystem::temp_directory_path() / scratch_name("ledger")) {
+        std::filesystem::create_directories(path_);
+        path_ = std::filesystem::canonical(path_);
+    }
+    // A copy of another one, as it is now.
+    explicit LedgerFolder(const std::filesystem::path& other) : LedgerFolder() {
+        for (const auto& one : std::filesystem::directory_iterator(other)) {
+            std::filesystem::copy_file(one.path(), path_ / one.path().filename());
+        }
+    }
+    LedgerFolder(const LedgerFolder&) = delete;
+    LedgerFolder& operator=(const LedgerFolder&) = delete;
+    ~LedgerFolder() { std::filesystem::remove_all(path_); }
+
+    [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+    [[nodiscard]] std::vector<std::filesystem::path> files(const std::string& ending) const {
+        std::vector<std::filesystem::path> all;
+        for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+            if (entry.path().extension() == ending) all.push_back(entry.path());
+        }
+        std::ranges::sort(all);
+        return all;
+    }
+
+  private:
+    std::filesystem::path path_;
+};
+
+inline RingOptions with_ledger(const std::filesystem::path& directory,
+                               Durable durable = Durable::group,
+                               std::uint64_t bytes = std::uint64_t{64} << 20) {
+    return {.lanes = 4,
+            .lane_bytes = 1 << 20,
+            .spill_bytes = std::uint64_t{1} << 20,
+            .ledger_dir = directory.string(),
+            .ledger_bytes = bytes,
+            .durable = durable};
+}
+
+inline std::unique_ptr<Stash> open_stash(const std::string& ring,
+                                         const StashOptions& options = freshest_pair) {
+    auto opened = Stash::open(ring, options);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
+    return std::move(*opened);
+}
+
+inline Producer open_producer(const std::string& ring) {
+    auto opened = Producer::open(ring);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().to_string()));
+    return std::move(*opened);
+}
+
+// Reads all that is there; no batch comes of it.
+inline void read_all(Stash& stash) {
+    Batch none;
+    REQUIRE(stash.next(none, Deadline::now()) == NextBatch::timed_out);
+    REQUIRE(stash.sync_ledger(patience()).has_value());
+}
+
+// The prompt of the next batch, a pair; empty if there is no batch yet.
+inline std::string next_prompt(Stash& stash, Batch& batch) {
+    if (stash.next(batch, Deadline::now()) != NextBatch::batch) return {};
+    REQUIRE(batch.sequences().size() == 2);
+    for (const Sequence& one : batch.sequences()) {
+        for (const std::int32_t token : one.view.token_ids()) {
+            REQUIRE(token == static_cast<std::int32_t>(one.view.meta().repetition_id));
+        }
+    }
+    return std::string(batch.sequences()[0].view.instance_id());
+}
+
+// All that batches come of now, each acknowledged with the next step.
+inline std::vector<std::string> train_all(Stash& stash) {
+    std::vector<std::string> prompts;
+    Batch batch;
+    while (true) {
+        const std::string prompt = next_prompt(stash, batch);
+        if (prompt.empty()) return prompts;
+        prompts.push_back(prompt);
+        const auto acked = batch.ack(next_step(stash));
+        REQUIRE_MESSAGE(acked.has_value(), (acked ? "" : acked.error().to_string()));
+    }
+}
+
+inline LedgerStat look_at(const std::filesystem::path& directory) {
+    const auto stat = stat_ledger(directory);
+    REQUIRE_MESSAGE(stat.has_value(), (stat ? "" : stat.error().to_string()));
+    return *stat;
+}
+
+// A new ring with the records of a ledger, which is removed at the end.
+class RestoredRing {
+  public:
+    explicit RestoredRing(const std::filesystem::path& directory,
+                          const RestoreOptions& options = {})
+        : name_(scratch_name("restored")) {
+        auto restore = LedgerRestore::begin(directory, name_, options);
+        REQUIRE_MESSAGE(restore.has_value(), (restore ? "" : restore.error().to_string()));
+        while (true) {
+            const auto sent = restore->send(patience());
+            REQUIRE_MESSAGE(sent.has_value(), (sent ? "" : sent.error().to_string()));
+            if (!*sent) break;
+        }
+        stat_ = restore->stat();
+        CHECK(stat_.sent == stat_.records);
+    }
+    RestoredRing(const RestoredRing&) = delete;
+    RestoredRing& operator=(const RestoredRing&) = delete;
+    ~RestoredRing() { static_cast<void>(remove_ring(name_, true)); }
+
+    [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] const RestoreStat& stat() const { return stat_; }
+
+  private:
+    std::string name_;
+    RestoreStat stat_{};
+};
+
+}  // namespace rollring::test
