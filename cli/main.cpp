@@ -28,6 +28,7 @@ that a trainer waits for), rollring weights r (the weights that the engines serv
 rollring ls, rollring doctor; for Prometheus: rollring metrics.
 To size the memory of a run: rollring size.
 To keep rollouts: rollring record r --output runs/42; to send them again: rollring replay.
+To go on after the machine's death: rollring create r --ledger DIR; rollring restore DIR r.
 For unmodified environments and trainers of Atropos: rollring serve-atropos r.
 Exit codes: 0 done; 1 failed, or the report could not be written; 2 wrong use;
 130, 143 or 129 stopped by Ctrl-C, SIGTERM or the end of the terminal;
@@ -37,13 +38,28 @@ Exit codes: 0 done; 1 failed, or the report could not be written; 2 wrong use;
 }  // namespace
 
 int main(int argc, char** argv) {
-    return run_program(
-        {.description = description,
-         .footer = main_footer,
-         .commands = {add_create, add_rm, pass_on<ls_line>, pass_on<stat_line>,
-                      pass_on<doctor_line>, add_produce, add_consume, pass_on<groups_line>,
-                      pass_on<weights_line>, pass_on<metrics_line>, add_top, add_view,
-                      pass_on<record_line>, pass_on<replay_line>, pass_on<serve_atropos_line>,
-                      add_run_env, add_demo, add_formats, add_size}},
-        argc, argv);
+    return run_program({.description = description,
+                        .footer = main_footer,
+                        .commands = {add_create,
+                                     add_rm,
+                                     pass_on<ls_line>,
+                                     pass_on<stat_line>,
+                                     pass_on<doctor_line>,
+                                     add_produce,
+                                     add_consume,
+                                     pass_on<groups_line>,
+                                     pass_on<weights_line>,
+                                     pass_on<metrics_line>,
+                                     add_top,
+                                     add_view,
+                                     pass_on<record_line>,
+                                     pass_on<replay_line>,
+                                     pass_on<ledger_line>,
+                                     pass_on<restore_line>,
+                                     pass_on<serve_atropos_line>,
+                                     add_run_env,
+                                     add_demo,
+                                     add_formats,
+                                     add_size}},
+                       argc, argv);
 }

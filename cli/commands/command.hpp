@@ -52,6 +52,8 @@ Command add_demo(CLI::App& app);
 Command add_formats(CLI::App& app);
 Command add_record(CLI::App& app);
 Command add_replay(CLI::App& app);
+Command add_ledger(CLI::App& app);
+Command add_restore(CLI::App& app);
 
 // Prints "rollring: <Errc name>: message" on stderr and, for wrong use, a pointer to the help.
 // Returns the exit code.

@@ -20,6 +20,7 @@ constexpr std::string_view create_footer = R"(Examples:
   rollring create r --lanes 64 --lane-bytes 16MiB
   rollring create r --lane-bytes 8GiB --soft-bytes 8GiB    # no soft wrap
   rollring create r --overflow /var/tmp    # overflow to disk if memory runs out
+  rollring create r --ledger runs/42.ledger    # survives the machine: rollring restore
   rollring create r --exist-ok --lanes 64    # an existing ring of 64 lanes is accepted
   rollring create r --schema more.json    # standard columns plus those in the file
 A schema file is a list of columns to add:
@@ -63,6 +64,9 @@ RingExpectation expectation_of(const CreateOptions& options) {
     take("--group-rows", wanted.group_rows, made.group_rows);
     take("--requests", wanted.requests, made.requests);
     take("--request-bytes", wanted.request_bytes, made.request_bytes);
+    if (!made.ledger_dir.empty()) wanted.ledger_dir = made.ledger_dir;
+    take("--ledger-bytes", wanted.ledger_bytes, made.ledger_bytes);
+    take("--durable", wanted.durable, made.durable);
     take("--schema", wanted.schema, made.schema);
     return wanted;
 }
@@ -99,6 +103,9 @@ void report_created(const CreateOptions& options, const RingStat& stat, const Ri
                     {"warning", warnings.empty() ? Json() : Json(warnings)},
                     {"overflow_bytes", stat.overflow_bytes},
                     {"overflow_file", stat.overflow_path},
+                    {"ledger", stat.ledger_dir},
+                    {"ledger_bytes", stat.ledger_bytes},
+                    {"durable", stat.ledger_dir.empty() ? Json() : Json(name(stat.durable))},
                     {"group_rows", options.made.group_rows},
                     {"requests", options.made.requests},
                     {"request_bytes", options.made.request_bytes},
@@ -121,6 +128,10 @@ void report_created(const CreateOptions& options, const RingStat& stat, const Ri
             "overflow: up to {}{} in {}\n", bytes_text(stat.overflow_bytes),
             given(options.made.overflow_bytes.value_or(stat.overflow_bytes), stat.overflow_bytes),
             stat.overflow_path));
+    }
+    if (!stat.ledger_dir.empty()) {
+        print(fmt::format("ledger: up to {} in {}, durable by {}\n", bytes_text(stat.ledger_bytes),
+                          stat.ledger_dir, name(stat.durable)));
     }
 }
 
@@ -195,6 +206,18 @@ Command add_create(CLI::App& app) {
         ->type_name("N")
         ->capture_default_str();
     add_spill_options(sub, options->spill, true);
+    sub->add_option("--ledger", options->made.ledger_dir,
+                    "Directory on a disk, for all records that no checkpoint has: the\n"
+                    "death of the machine takes none of them")
+        ->type_name("DIR");
+    add_bytes(sub, "--ledger-bytes", options->made.ledger_bytes,
+              "Maximum size of the ledger; while it is full, the run waits")
+        ->default_str("64GiB");
+    add_choice(sub, "--durable", options->made.durable,
+               {{"group", Durable::group}, {"record", Durable::record}, {"none", Durable::none}},
+               "When a record counts as durable: once the disk has it, which\n"
+               "many share (group); likewise, and before any batch has it\n"
+               "(record); once it is written (none)");
     sub->add_option("--group-rows", options->made.group_rows,
                     "Maximum number of groups that a stash has open")
         ->type_name("N")

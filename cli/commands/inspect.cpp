@@ -154,6 +154,10 @@ std::string stat_text(const RingStat& now, const RequestsStat& requests, const R
         text += fmt::format("overflow: {} of {} in {}\n", bytes_text(now.overflow_resident_bytes),
                             bytes_text(now.overflow_bytes), printable(now.overflow_path));
     }
+    if (!now.ledger_dir.empty()) {
+        text += fmt::format("ledger: up to {} in {}, durable by {}\n", bytes_text(now.ledger_bytes),
+                            printable(now.ledger_dir), name(now.durable));
+    }
     if (now.last_acked_step >= 0) text += fmt::format("last step: {}\n", now.last_acked_step);
     if (now.policy_version >= 0) text += fmt::format("policy version: {}\n", now.policy_version);
     if (now.lanes.empty()) text += "no producer has attached yet\n";

@@ -35,6 +35,9 @@ inline constexpr PassedOn record_line{"record", "Record the groups that pass thr
                                       recording_program};
 inline constexpr PassedOn replay_line{"replay", "Send the batches of a recording into a ring",
                                       recording_program};
+inline constexpr PassedOn ledger_line{"ledger", "Show the contents of a ledger", recording_program};
+inline constexpr PassedOn restore_line{"restore", "Send the records of a ledger into a new ring",
+                                       recording_program};
 inline constexpr PassedOn metrics_line{"metrics", "Export metrics of rings to Prometheus",
                                        serve_program};
 inline constexpr PassedOn serve_atropos_line{

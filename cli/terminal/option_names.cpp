@@ -22,6 +22,7 @@ constexpr std::array names{
     Name{"group_rows", "--group-rows"},
     Name{"requests", "--requests"},
     Name{"request_bytes", "--request-bytes"},
+    Name{"ledger_bytes", "--ledger-bytes"},
     Name{"group_size", "--group-size"},
     Name{"extra", "--extra"},
     Name{"deadline", "--deadline"},
