@@ -365,6 +365,13 @@ class Producer:
         return self._attach().consumer_alive()
 
     @property
+    def durable_records(self) -> int:
+        """So many of its records, from the first on, are in the ring's ledger, or were dropped: the
+        death of the machine takes the others. 0 without a ledger (`create`).
+        """
+        return self._attach().durable_records()
+
+    @property
     def closed(self) -> bool:
         return self._closed or (self._open is not None and self._open.closed)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from . import _core
 from ._arrays import dtype_name
@@ -72,6 +73,9 @@ def create(
     requests: int | None = None,
     request_bytes: int | str | None = None,
     soft_bytes: int | str | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    ledger_bytes: int | str | None = None,
+    durable: Literal["none", "group", "record"] | None = None,
 ) -> None:
     """Create a ring.
 
@@ -96,6 +100,13 @@ def create(
         request_bytes: Of the longest request; 2 MiB by default. Taken from ``/dev/shm`` as it is
             used.
         soft_bytes: When a lane turns back early to stay in cache; 0: chosen for this machine.
+        ledger: A directory on a disk, in which the stash keeps each record until a checkpoint has
+            it (`Stash.checkpointed`), so that the death of the machine takes none
+            (`rollring.extras.restore`).
+        ledger_bytes: The most that it may take; 64 GiB by default. The run waits while it is full.
+        durable: When a record counts as durable: "group" (default): the disk has it, and many
+            records share one wait for the disk; "record": likewise, and no batch has it before;
+            "none": it is written, which survives the processes and not the machine.
 
     Raises:
         RingExistsError: There is a ring of that name, and ``exist_ok`` is false, or the ring
@@ -109,6 +120,7 @@ def create(
         "overflow_bytes": overflow_bytes,
         "request_bytes": request_bytes,
         "soft_bytes": soft_bytes,
+        "ledger_bytes": ledger_bytes,
     }
     options: dict[str, Any] = {
         "lanes": lanes,
@@ -116,6 +128,8 @@ def create(
         "journal_records": journal_records,
         "group_rows": group_rows,
         "requests": requests,
+        "ledger": None if ledger is None else os.fspath(ledger),
+        "durable": durable,
         **{option: None if size is None else to_bytes(size) for option, size in sizes.items()},
     }
     options = {option: value for option, value in options.items() if value is not None}

@@ -263,6 +263,30 @@ class Stash:
         """
         return self._core.settle(receipt, step)
 
+    def checkpointed(self, step: int) -> int:
+        """Tell the ring's ledger that a checkpoint has all batches acknowledged with steps up to
+        this one: no restore gives them again, and their files go. Nothing without a ledger.
+
+        Call it when the checkpoint is on the disk.
+
+        Returns:
+            How many records it settled.
+
+        Raises:
+            LedgerFailedError: The ledger's disk has failed.
+        """
+        return self._core.checkpointed(step)
+
+    def sync_ledger(self, timeout: float = 60.0) -> None:
+        """Wait until the ring's ledger has every record that was read, durably. Nothing without a
+        ledger.
+
+        Raises:
+            LedgerFailedError: The ledger's disk has failed.
+            TimedOutError: The disk has not answered in time.
+        """
+        self._core.sync_ledger(timeout)
+
     def check(self, stale_after: float) -> None:
         """Raise if this trainer waits in vain for ``stale_after`` seconds or more.
 

@@ -15,6 +15,7 @@ __all__ = [
     "ClosedError",
     "DeviceError",
     "InvalidArgumentError",
+    "LedgerFailedError",
     "NotEnoughMemoryError",
     "NotFoundError",
     "NotLeasedError",
@@ -167,6 +168,10 @@ class StoreFullError(NotEnoughMemoryError):
     """A store has no room, because values were put and not cleared."""
 
 
+class LedgerFailedError(RollringError):
+    """The disk of a ring's ledger failed: nothing that came later is durable there."""
+
+
 class ViewsAliveError(BusyError, BufferError):
     """Arrays over shared memory are still in use. The call had no effect."""
 
@@ -256,6 +261,7 @@ _core.set_error_classes(
         "stale_ticket": StaleTicketError,
         "store_full": StoreFullError,
         "not_stored": NotStoredError,
+        "ledger_failed": LedgerFailedError,
         "views_alive": ViewsAliveError,
         "no_column": NoColumnError,
     }

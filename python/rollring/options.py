@@ -4,6 +4,7 @@ that pass them on: ``def send(**fields: Unpack[RecordFields])``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat, SupportsIndex, TypedDict
 
@@ -80,6 +81,7 @@ class StashOptions(TypedDict, total=False):
     tombstone: float
     tombstones: int
     no_progress: float
+    ledger: bool
 
 
 class GroupOptions(StashOptions, total=False):
@@ -108,6 +110,9 @@ class RingOptions(TypedDict, total=False):
     requests: int | None
     request_bytes: Size | None
     soft_bytes: Size | None
+    ledger: str | os.PathLike[str] | None
+    ledger_bytes: Size | None
+    durable: Literal["none", "group", "record"] | None
 
 
 class PublisherOptions(TypedDict, total=False):

@@ -17,6 +17,8 @@ void bind_plain(nb::module_& module);
 void bind_producer(nb::module_& module);
 // Reader and Share for rollring/_reader.py.
 void bind_reader(nb::module_& module);
+// LedgerRestore and ledger_stat for rollring/extras/ledger.py.
+void bind_ledger(nb::module_& module);
 // RecordingWriter, Recording and RecordedBatch for rollring/extras/recording.py.
 void bind_recording(nb::module_& module);
 // A ring's records as parcels, and parcels into a ring (extras/relay).

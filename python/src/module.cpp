@@ -179,6 +179,7 @@ NB_MODULE(_core, module) {
     bind_views(module);
     bind_batch(module);
     bind_reader(module);
+    bind_ledger(module);
     bind_recording(module);
     bind_stash(module);
     bind_weights(module);

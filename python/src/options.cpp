@@ -125,6 +125,7 @@ StashOptions stash_options(nb::dict given) {
     options.take("count_leased", made.advanced.count_leased);
     options.take("tombstone", made.advanced.tombstone);
     options.take("tombstones", made.advanced.tombstones);
+    options.take("ledger", made.advanced.ledger);
     options.take("no_progress", made.advanced.no_progress);
     nb::dict weights;
     options.take("source_weights", weights);
@@ -149,6 +150,9 @@ RingOptions ring_options(nb::dict given) {
     options.take("group_rows", made.group_rows);
     options.take("requests", made.requests);
     options.take("request_bytes", made.request_bytes);
+    options.take("ledger", made.ledger_dir);
+    options.take("ledger_bytes", made.ledger_bytes);
+    options.take("durable", made.durable, Durable::record);
     nb::list columns;
     if (options.take("columns", columns)) {
         std::vector<Column> custom;
@@ -175,6 +179,9 @@ RingExpectation ring_expectation(nb::dict given) {
     take("group_rows", wanted.group_rows, made.group_rows);
     take("requests", wanted.requests, made.requests);
     take("request_bytes", wanted.request_bytes, made.request_bytes);
+    take("ledger", wanted.ledger_dir, made.ledger_dir);
+    take("ledger_bytes", wanted.ledger_bytes, made.ledger_bytes);
+    take("durable", wanted.durable, made.durable);
     take("columns", wanted.schema, made.schema);
     return wanted;
 }

@@ -164,6 +164,9 @@ class PyProducer {
     std::uint64_t lane_bytes() {
         return shared_->in_turn([](Producer& producer) { return producer.stats().lane_bytes; });
     }
+    std::uint64_t durable_records() {
+        return shared_->in_turn([](Producer& producer) { return producer.durable_records(); });
+    }
     bool consumer_alive() {
         return shared_->in_turn([](Producer& producer) { return producer.consumer_alive(); });
     }
@@ -259,6 +262,7 @@ void bind_producer(nb::module_& module) {
         .def("close", &PyProducer::close)
         .def("stats", &PyProducer::stats)
         .def("consumer_alive", &PyProducer::consumer_alive)
+        .def("durable_records", &PyProducer::durable_records)
         .def_prop_ro("closed", &PyProducer::closed)
         .def_prop_ro("lane", &PyProducer::lane)
         .def_prop_ro("lane_bytes", &PyProducer::lane_bytes);

@@ -97,6 +97,15 @@ class PyStash {
         return value_or_raise(shared_->in_turn(
             [&](Stash& stash) { return stash.settle({receipt.c_str(), receipt.size()}, step); }));
     }
+    std::uint64_t checkpointed(std::int64_t step) {
+        return value_or_raise(
+            shared_->in_turn([&](Stash& stash) { return stash.checkpointed(step); }));
+    }
+    void sync_ledger(double timeout) {
+        const auto done =
+            shared_->in_turn([&](Stash& stash) { return stash.sync_ledger(deadline_of(timeout)); });
+        value_or_raise(Result<void>(done));
+    }
     std::int64_t last_acked_step() {
         return shared_->in_turn([](Stash& stash) { return stash.last_acked_step(); });
     }
@@ -217,6 +226,8 @@ void bind_stash(nb::module_& module) {
         .def("taken", &PyStash::taken)
         .def("rest", &PyStash::rest)
         .def("settle", &PyStash::settle)
+        .def("checkpointed", &PyStash::checkpointed)
+        .def("sync_ledger", &PyStash::sync_ledger)
         .def("last_acked_step", &PyStash::last_acked_step)
         .def("policy_version", &PyStash::policy_version)
         .def("open_groups", &PyStash::open_groups)

@@ -1,11 +1,12 @@
 """Beside rings, the stash and weights, and on their public names: a store of values, a board of
-requests, a queue, GPU memory in turns, logs and recordings of rollouts. The promises P1 to P10 do
-not name them.
+requests, a queue, GPU memory in turns, logs, recordings and ledgers of rollouts. The promises P1 to
+P10 do not name them.
 """
 
 from __future__ import annotations
 
 from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
+from .ledger import LedgerStat, RestoreStat, restore, stat_ledger
 from .memory import MemoryDomain
 from .queue import RingQueue
 from .recording import (
@@ -22,6 +23,7 @@ from .store import Store
 
 __all__ = [
     "Codec",
+    "LedgerStat",
     "MemoryDomain",
     "PickleCodec",
     "PlainCodec",
@@ -31,6 +33,7 @@ __all__ = [
     "Recording",
     "Request",
     "RequestBoard",
+    "RestoreStat",
     "RingQueue",
     "RolloutLog",
     "Store",
@@ -38,4 +41,6 @@ __all__ = [
     "log",
     "open_recording",
     "record",
+    "restore",
+    "stat_ledger",
 ]

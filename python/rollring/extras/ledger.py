@@ -1,0 +1,104 @@
+"""Ledgers: the records of a ring that no checkpoint has, in files that outlive the machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from .. import _core
+from ..adapters import named
+from ..errors import TimedOutError
+
+__all__ = ["LedgerStat", "RestoreStat", "restore", "stat_ledger"]
+
+
+@dataclass(frozen=True)
+class LedgerStat:
+    """The contents of a ledger."""
+
+    directory: str
+    ring: str
+    """That it was written for last."""
+    records: int
+    """That no checkpoint has, as are the tokens, groups, acknowledged records and bytes of them."""
+    tokens: int
+    groups: int
+    acked: int
+    record_bytes: int
+    file_bytes: int
+    """Of all files."""
+    files: int
+    is_written: bool
+    """By a living process."""
+    failure: str
+    """Of its disk; empty: none."""
+    damaged: list[str]
+    """Parts that cannot be read."""
+    unreadable: int
+    """Records among them, or that the disk had not taken yet."""
+
+
+@dataclass(frozen=True)
+class RestoreStat:
+    """The counts of a restore."""
+
+    records: int
+    groups: int
+    sent: int
+    tokens: int
+    bytes: int
+    left_out: int
+    """Records that ``step`` left out."""
+    damaged: list[str]
+    unreadable: int
+
+
+def stat_ledger(directory: str | os.PathLike[str]) -> LedgerStat:
+    """Look through a ledger, and check all of its records. A living ring may write it.
+
+    Raises:
+        NotFoundError: There is none.
+        AccessError: It is of another version of the format.
+    """
+    return LedgerStat(**named(_core.ledger_stat, os.fspath(directory)))
+
+
+def restore(
+    directory: str | os.PathLike[str],
+    ring: str,
+    *,
+    step: int | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+    timeout: float | None = None,
+) -> RestoreStat:
+    """Send the records of a ledger into a new ring, as ``rollring restore`` does.
+
+    Groups that no checkpoint has come in the order of their batches, then all others by their first
+    records; members that come later complete those that are incomplete. It returns once the ring
+    has all of them: more than its lanes hold need a trainer that reads them.
+
+    Args:
+        directory: Of the ledger.
+        ring: Made, if it is missing, with the sizes that it had.
+        step: Of the checkpoint from which the trainer goes on. Batches that were acknowledged with
+            steps up to it are left out. None: those that `Stash.checkpointed` was told of.
+        ledger: A directory for the ring's ledger, if the old one has failed; None: the same.
+        timeout: Seconds without a record sent after which it gives up; None: none.
+
+    Raises:
+        NotFoundError: There is no ledger.
+        BusyError: A living process writes the ledger, or the ring has had producers.
+        LedgerFailedError: The disk has failed, and no other ``ledger`` is given.
+        TimedOutError: The ring had no room in time.
+    """
+    target = "" if ledger is None else os.fspath(ledger)
+    core = named(_core.LedgerRestore, os.fspath(directory), ring, step, target)
+    sent, since = 0, time.monotonic()
+    while (answer := core.send()) is not True:
+        now = int(core.stat()["sent"])
+        if now != sent:
+            sent, since = now, time.monotonic()
+        elif timeout is not None and time.monotonic() - since >= timeout:
+            raise TimedOutError(str(answer), "timed_out")
+    return RestoreStat(**core.stat())

@@ -1,0 +1,102 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "owned.hpp"
+#include "released.hpp"
+#include "rollring/extras/ledger.hpp"
+
+namespace rollring::python {
+namespace {
+
+nb::list texts(const std::vector<std::string>& all) {
+    nb::list made;
+    for (const std::string& one : all) made.append(nb::str(one.data(), one.size()));
+    return made;
+}
+
+nb::dict ledger_stat(const std::string& directory) {
+    auto looked = [&] {
+        const Released released;  // reads files
+        return stat_ledger(directory);
+    }();
+    const LedgerStat stat = value_or_raise(std::move(looked));
+    nb::dict made;
+    made["directory"] = stat.directory;
+    made["ring"] = stat.ring;
+    made["records"] = stat.records;
+    made["tokens"] = stat.tokens;
+    made["groups"] = stat.groups;
+    made["acked"] = stat.acked;
+    made["record_bytes"] = stat.record_bytes;
+    made["file_bytes"] = stat.file_bytes;
+    made["files"] = stat.files;
+    made["is_written"] = stat.is_written;
+    made["failure"] = stat.failure;
+    made["damaged"] = texts(stat.damaged);
+    made["unreadable"] = stat.unreadable;
+    return made;
+}
+
+class PyLedgerRestore {
+  public:
+    PyLedgerRestore(const std::string& directory, const std::string& ring,
+                    std::optional<std::int64_t> step, const std::string& ledger) {
+        RestoreOptions options{.step = step};
+        if (!ledger.empty()) options.ledger_dir = ledger;
+        auto begun = [&] {
+            const Released released;
+            return LedgerRestore::begin(directory, ring, options);
+        }();
+        restore_.emplace(value_or_raise(std::move(begun)));
+    }
+    // Sends for a while. True: all are sent; else why it waits, or "".
+    nb::object send() {
+        auto answer = [&]() -> Result<bool> {
+            const Released released;
+            const Deadline end = Deadline::after_ms(slice_ms);
+            while (true) {
+                auto sent = restore_->send(end);
+                if (!sent || !*sent || end.passed()) return sent;
+            }
+        }();
+        if (!answer && answer.error().code == Errc::timed_out) {
+            return nb::str(answer.error().message.data(), answer.error().message.size());
+        }
+        return value_or_raise(std::move(answer)) ? nb::object(nb::str(""))
+                                                 : nb::object(nb::bool_(true));
+    }
+    nb::dict stat() {
+        const RestoreStat stat = restore_->stat();
+        nb::dict made;
+        made["records"] = stat.records;
+        made["groups"] = stat.groups;
+        made["sent"] = stat.sent;
+        made["tokens"] = stat.tokens;
+        made["bytes"] = stat.bytes;
+        made["left_out"] = stat.left_out;
+        made["damaged"] = texts(stat.damaged);
+        made["unreadable"] = stat.unreadable;
+        return made;
+    }
+
+  private:
+    static constexpr std::int64_t slice_ms = 100;  // between checks for signals
+    std::optional<LedgerRestore> restore_;
+};
+
+}  // namespace
+
+void bind_ledger(nb::module_& module) {
+    module.def("ledger_stat", &ledger_stat);
+    nb::class_<PyLedgerRestore>(module, "LedgerRestore")
+        .def(nb::init<const std::string&, const std::string&, std::optional<std::int64_t>,
+                      const std::string&>())
+        .def("send", &PyLedgerRestore::send)
+        .def("stat", &PyLedgerRestore::stat);
+}
+
+}  // namespace rollring::python
