@@ -393,7 +393,7 @@ TEST_CASE("the memory of a list is kept for versions that change about as much")
     std::int64_t version = 0;
     // Passes a version with that many changes; returns the memory that was kept for it.
     const auto kept_for = [&](std::size_t changes) {
-        for (std::size_t i = 0; i < changes; i++) trained[4 * i] ^= std::byte{1};
+        for (std::size_t i = 0; i < changes; i++) trained[12 * i] ^= std::byte{1};
         std::thread taking([&] { REQUIRE_OK(take(*pair.subscriber)); });
         auto open = pair.publisher->begin(++version);
         REQUIRE_OK(open);
@@ -406,7 +406,7 @@ TEST_CASE("the memory of a list is kept for versions that change about as much")
     };
     CHECK(kept_for(1000) == 0);
     const std::uint64_t kept = kept_for(800);
-    CHECK(kept >= 1000 * 5);
+    CHECK(kept >= 1000 * 6);
     CHECK(kept_for(900) == kept);
     CHECK(kept_for(100) == kept);
     CHECK(kept_for(0) < kept / 3);
