@@ -66,7 +66,7 @@ std::vector<GroupStat> Stash::explain(std::size_t count) const {
 
 std::string Stash::waits_for() const {
     std::string text = impl_->notices.waits_for(monotonic_ns());
-    if (impl_->ledger == nullptr) return text;
+    if (impl_->ledger == nullptr || !impl_->core.usable()) return text;
     const std::string ledger = impl_->ledger->waits_for();
     if (ledger.empty()) return text;
     return text.empty() ? ledger : ledger + "; " + text;
