@@ -54,7 +54,7 @@ def test_a_new_ring_goes_on_where_the_old_one_ended(kept: tuple[str, Path]) -> N
         stash.sync_ledger()
         assert producer.durable_records == 5
         assert stash.checkpointed(0) == 2
-        (lane,) = rr.stat(name)["lanes"]
+        (lane,) = rr.stat.stat_ring(name)["lanes"]
         assert lane["durable_records"] == 5
         stat = rr.extras.stat_ledger(directory)
         assert (stat.records, stat.acked, stat.groups, stat.ring) == (3, 2, 2, name)
