@@ -59,8 +59,9 @@ struct PlanTensor {
 class ROLLRING_API WeightPlan {
   public:
     // Every element of the engine's boxes comes from exactly one box of the trainer; of several
-    // that hold it, from one on the same device, or else from one that differs from engine rank to
-    // engine rank. Elements of the engine's memories in no box are padding, and stay as they are.
+    // that hold it, from one on the same device, then from one of the wanted dtype. Of replicas of
+    // the same box on other devices, the engine's rank decides, so that its ranks spread over them.
+    // Elements of the engine's memories in no box are padding, and stay as they are.
     // Tensors that the engine lacks are left out. Values of f32 become bf16 or f16 where the engine
     // has that dtype.
     // Errors, each with the tensor and the box: layout_mismatch (the trainer lacks the tensor or

@@ -11,7 +11,7 @@ IndexBox IndexBox::of(std::span<const std::int64_t> start, std::span<const std::
     return made;
 }
 
-bool Uncovered::intersect(const IndexBox& a, const IndexBox& b, IndexBox& common) {
+bool intersect(const IndexBox& a, const IndexBox& b, IndexBox& common) {
     common.dims = a.dims;
     for (std::size_t i = 0; i < a.dims; i++) {
         common.at[i] = {std::max(a.at[i].begin, b.at[i].begin), std::min(a.at[i].end, b.at[i].end)};
@@ -25,11 +25,11 @@ void Uncovered::keep_rest(IndexBox whole, const IndexBox& common) {
         const Range all = whole.at[i];
         if (all.begin < common.at[i].begin) {
             whole.at[i] = {all.begin, common.at[i].begin};
-            next_.push_back(whole);
+            rest_.push_back(whole);
         }
         if (common.at[i].end < all.end) {
             whole.at[i] = {common.at[i].end, all.end};
-            next_.push_back(whole);
+            rest_.push_back(whole);
         }
         whole.at[i] = common.at[i];
     }

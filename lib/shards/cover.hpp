@@ -24,6 +24,9 @@ struct IndexBox {
     static IndexBox of(std::span<const std::int64_t> start, std::span<const std::int64_t> length);
 };
 
+// Whether two boxes of a tensor share elements: those of `common`.
+bool intersect(const IndexBox& a, const IndexBox& b, IndexBox& common);
+
 class Uncovered {
   public:
     void start(const IndexBox& whole) {
@@ -31,31 +34,33 @@ class Uncovered {
         left_.push_back(whole);
     }
     [[nodiscard]] bool empty() const { return left_.empty(); }
+    [[nodiscard]] std::size_t size() const { return left_.size(); }
     [[nodiscard]] const IndexBox& first() const { return left_.front(); }
 
     // Takes away the elements that are in `box`, and calls taken(IndexBox) for each box of them.
     template <class Taken>
     void take(const IndexBox& box, const Taken& taken) {
-        next_.clear();
-        for (const IndexBox& one : left_) {
+        rest_.clear();
+        for (std::size_t i = 0; i < left_.size();) {
             IndexBox common;
-            if (!intersect(one, box, common)) {
-                next_.push_back(one);
+            if (!intersect(left_[i], box, common)) {
+                i++;
                 continue;
             }
             taken(common);
-            keep_rest(one, common);
+            keep_rest(left_[i], common);
+            left_[i] = left_.back();
+            left_.pop_back();
         }
-        left_.swap(next_);
+        left_.insert(left_.end(), rest_.begin(), rest_.end());
     }
 
   private:
-    static bool intersect(const IndexBox& a, const IndexBox& b, IndexBox& common);
     // The elements of `whole` without those of `common`, as disjoint boxes.
     void keep_rest(IndexBox whole, const IndexBox& common);
 
     std::vector<IndexBox> left_;
-    std::vector<IndexBox> next_;
+    std::vector<IndexBox> rest_;
 };
 
 }  // namespace rollring::shards

@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
-#include <optional>
 #include <unordered_map>
 
 #include "box_memory.hpp"
 #include "copy_rows.hpp"
 #include "cover.hpp"
+#include "source_boxes.hpp"
 
 namespace rollring {
 namespace {
@@ -27,10 +26,6 @@ std::string box_text(const IndexBox& box) {
         text += fmt::format("{}{}:{}", i == 0 ? "" : ", ", box.at[i].begin, box.at[i].end);
     }
     return text + "]";
-}
-
-bool can_become(DType from, DType to) {
-    return from == to || (from == dtype_f32 && (to == dtype_bf16 || to == dtype_f16));
 }
 
 // The number of the element at the box's first index.
@@ -81,8 +76,7 @@ class PlanBuilder {
                        fmt::format("tensor '{}': {}", to_.tensors()[tensor].name, what));
     }
 
-    // The trainer's tensor for each of the engine's, with ties resolved; and the trainer's boxes by
-    // tensor.
+    // The trainer's tensor for each of the engine's, with ties resolved.
     Result<void> match_tensors() {
         std::unordered_map<std::string_view, std::uint32_t> names;
         const auto theirs = from_.tensors();
@@ -107,16 +101,6 @@ class PlanBuilder {
                                            "its own for it",
                                            to_.tensors()[tie].name));
         }
-        first_box_.assign(theirs.size() + 1, 0);
-        for (std::size_t i = 0; i < from_.boxes(); i++) {
-            first_box_[owner(from_.box(i).tensor) + 1]++;
-        }
-        std::partial_sum(first_box_.begin(), first_box_.end(), first_box_.begin());
-        box_order_.resize(from_.boxes());
-        std::vector<std::size_t> next(first_box_.begin(), first_box_.end() - 1);
-        for (std::size_t i = 0; i < from_.boxes(); i++) {
-            box_order_[next[owner(from_.box(i).tensor)]++] = i;
-        }
         return {};
     }
 
@@ -134,54 +118,38 @@ class PlanBuilder {
     }
 
     Result<void> cover_all() {
+        SourceBoxes sources(from_, options_.from_devices);
         for (std::size_t i = 0; i < to_.boxes(); i++) {
             if (repeated_[i]) continue;
-            if (auto covered = cover(i); !covered) return covered;
+            if (auto covered = cover(i, sources); !covered) return covered;
         }
         return {};
     }
 
-    Result<void> cover(std::size_t index) {
+    Result<void> cover(std::size_t index, SourceBoxes& sources) {
         const LayoutBox box = to_.box(index);
-        const std::uint32_t source = sources_[box.tensor];
-        const std::span<const std::size_t> boxes(box_order_.data() + first_box_[source],
-                                                 first_box_[source + 1] - first_box_[source]);
-        const std::uint32_t rank = to_.memories()[box.memory].rank;
-        uncovered_.start(IndexBox::of(box.start, box.length));
-        Result<void> taken;
-        for (const bool local : {true, false}) {
-            for (std::size_t i = 0; i < boxes.size() && !uncovered_.empty() && taken; i++) {
-                // Replicas on other devices share the work.
-                const std::size_t at = boxes[(i + rank) % boxes.size()];
-                const LayoutBox from = from_.box(at);
-                const bool near =
-                    device(false, from_.memories()[from.memory].rank) == device(true, rank);
-                if (near == local) taken = take(from, box);
-            }
+        const LayoutMemory& memory = to_.memories()[box.memory];
+        const WantedBox wanted{.tensor = sources_[box.tensor],
+                               .box = IndexBox::of(box.start, box.length),
+                               .dtype = memory.dtype,
+                               .rank = memory.rank,
+                               .device = device(true, memory.rank)};
+        const auto missing = sources.cover(wanted, [&](std::size_t from, const IndexBox& part) {
+            add_copy(from_.box(from), box, part);
+        });
+        if (!missing) return {};
+        if (missing->other_dtype) {
+            const LayoutMemory& has = from_.memories()[from_.box(*missing->other_dtype).memory];
+            return mismatch(box.tensor,
+                            fmt::format("rank {} of the trainer has it as {}, rank {} of the "
+                                        "engine wants {}",
+                                        has.rank, has.dtype.to_string(), memory.rank,
+                                        memory.dtype.to_string()));
         }
-        if (!taken) return taken;
-        if (uncovered_.empty()) return {};
         return mismatch(box.tensor,
                         fmt::format("no rank of the trainer has its elements {}, which are in the "
                                     "engine's box {}",
-                                    box_text(uncovered_.first()), to_.text_of(index)));
-    }
-
-    // The part of the engine's box that is left, and that the trainer's has.
-    Result<void> take(const LayoutBox& from, const LayoutBox& to) {
-        bool any = false;
-        uncovered_.take(IndexBox::of(from.start, from.length), [&](const IndexBox& part) {
-            any = true;
-            add_copy(from, to, part);
-        });
-        const DType has = from_.memories()[from.memory].dtype;
-        const DType wants = to_.memories()[to.memory].dtype;
-        if (!any || can_become(has, wants)) return {};
-        return mismatch(to.tensor,
-                        fmt::format("rank {} of the trainer has it as {}, rank {} of the engine "
-                                    "wants {}",
-                                    from_.memories()[from.memory].rank, has.to_string(),
-                                    to_.memories()[to.memory].rank, wants.to_string()));
+                                    box_text(missing->part), to_.text_of(index)));
     }
 
     void add_copy(const LayoutBox& from, const LayoutBox& to, const IndexBox& part) {
@@ -243,10 +211,7 @@ class PlanBuilder {
     const WeightLayout& to_;
     const PlanOptions& options_;
     std::vector<std::uint32_t> sources_;  // by the engine's tensor
-    std::vector<std::size_t> first_box_;  // by the trainer's tensor, in box_order_
-    std::vector<std::size_t> box_order_;  // the trainer's boxes by tensor
     std::vector<bool> repeated_;          // by the engine's box
-    Uncovered uncovered_;
     CopyRows rows_;
     std::map<std::pair<std::uint32_t, std::uint32_t>, PlanTraffic> traffic_;
     WeightPlan made_;

@@ -118,7 +118,7 @@ class Reference {
             const auto& of_values = holders_[values];
             const bool held = index < of_values.size() && !of_values[index].empty();
             const bool converted =
-                held && std::ranges::all_of(of_values[index], [&](std::uint32_t memory) {
+                held && std::ranges::any_of(of_values[index], [&](std::uint32_t memory) {
                     return converts(given_.from.memories()[memory].dtype,
                                     given_.to.memories()[box.memory].dtype);
                 });

@@ -35,6 +35,12 @@ void check_counts(const WeightPlan& plan, const LayoutCase& given, const Truth& 
     }
     CHECK(copies == plan.copies());
     CHECK(moved == bytes);
+    for (std::size_t i = 0; i < plan.copies(); i++) {
+        const PlanCopy copy = plan.copy(i);
+        const DType from = given.from.memories()[copy.from].dtype;
+        const DType to = given.to.memories()[copy.to].dtype;
+        CHECK((from == to || (from == dtype_f32 && (to == dtype_bf16 || to == dtype_f16))));
+    }
     CHECK(local == plan.local_bytes());
 }
 
