@@ -12,10 +12,33 @@ namespace {
 
 using namespace shards;
 
+// Whether the text has whole characters of UTF-8 only, each in its shortest form, without halves of
+// pairs.
+bool is_utf8(std::string_view text) {
+    const auto byte = [&](std::size_t at) {
+        return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U;
+    };
+    for (std::size_t i = 0; i < text.size();) {
+        const unsigned lead = byte(i);
+        const unsigned second = byte(i + 1);
+        const std::size_t more = lead < 0x80 ? 0 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
+        if ((lead >= 0x80 && lead < 0xc2) || lead > 0xf4) return false;
+        if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0) ||
+            (lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second >= 0x90)) {
+            return false;
+        }
+        for (std::size_t next = 1; next <= more; next++) {
+            if ((byte(i + next) & 0xc0U) != 0x80) return false;
+        }
+        i += more + 1;
+    }
+    return true;
+}
+
 Result<void> check_layout_name(std::string_view what, std::string_view name) {
-    if (!name.empty() && name.size() <= name_bytes_max) return {};
+    if (!name.empty() && name.size() <= name_bytes_max && is_utf8(name)) return {};
     return refused(Errc::invalid_argument,
-                   fmt::format("a {} of a layout has a name of {} bytes (1 to {})", what,
+                   fmt::format("the name of a {} of a layout has {} bytes: 1 to {} of UTF-8", what,
                                name.size(), name_bytes_max));
 }
 
@@ -115,10 +138,12 @@ Result<std::uint32_t> WeightLayout::add_memory(const LayoutMemory& memory) {
     }
     if (memory.dtype.to_string().empty() || memory.elements > elements_max ||
         memory.rank >= ranks_max || memories_.size() == entries_max) {
-        return refused(Errc::invalid_argument,
-                       fmt::format("memory '{}' of rank {}: its dtype is unknown, or it has more "
-                                   "than 2^40 elements, or there are too many",
-                                   memory.name, memory.rank));
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("memory '{}' of rank {}: its dtype is unknown, its rank is {} or "
+                        "more, it has more than 2^40 elements, or it is one of more "
+                        "than 2^24 memories",
+                        memory.name, memory.rank, ranks_max));
     }
     const auto index = static_cast<std::uint32_t>(memories_.size());
     if (!memory_index_.emplace(memory_key(memory.rank, memory.name), index).second) {

@@ -1,9 +1,13 @@
 // The table of a layout: header | tensors[] | memories[] | boxes[] | i64 dims[] | text.
 // Little endian, every table 8-byte aligned. `hash` is XXH3-128 of all bytes with the hash as zero.
+// Names and dims are in the order of the entries, without gaps, and bytes behind the text are zero:
+// a layout has one table, and a table is not smaller than its layout.
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "layout_limits.hpp"
 #include "rollring/weight_layout.hpp"
@@ -174,8 +178,9 @@ class LayoutReader {
     explicit LayoutReader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
     Result<WeightLayout> read() {
-        for (const auto step : {&LayoutReader::header, &LayoutReader::tensors,
-                                &LayoutReader::memories, &LayoutReader::boxes}) {
+        for (const auto step :
+             {&LayoutReader::header, &LayoutReader::tensors, &LayoutReader::memories,
+              &LayoutReader::boxes, &LayoutReader::end}) {
             if (auto done = (this->*step)(); !done) return std::unexpected(done.error());
         }
         return std::move(made_);
@@ -192,7 +197,10 @@ class LayoutReader {
         if (bytes_.size() < sizeof header_) return bad("it is too short");
         header_ = layout_get<LayoutHeader>(bytes_, 0);
         if (header_.magic != layout_magic) return bad("wrong magic");
-        if (header_.abi != layout_abi || header_.header_bytes != sizeof header_) {
+        if (header_.abi == layout_abi && header_.header_bytes != sizeof header_) {
+            return bad("the length of its header");
+        }
+        if (header_.abi != layout_abi) {
             return refused(Errc::abi_mismatch,
                            fmt::format("the table of a layout has ABI {}, this program {}: run one "
                                        "version of rollring on both sides",
@@ -210,15 +218,28 @@ class LayoutReader {
         return {};
     }
 
-    [[nodiscard]] Result<std::string> text(std::uint64_t offset, std::uint64_t bytes) const {
-        if (offset + bytes > header_.text_bytes) return bad("a name");
-        return std::string(reinterpret_cast<const char*>(bytes_.data()) + at_.text + offset, bytes);
+    // Of entry `index` of a table.
+    template <class Part>
+    static std::unexpected<Error> bad(std::string_view part, std::uint64_t index, const Part& why) {
+        return bad(fmt::format("{} {}: {}", part, index, why));
     }
 
-    Result<std::vector<std::int64_t>> dims(std::uint64_t first, std::uint64_t count) const {
-        if (first > header_.dims || count > header_.dims - first) return bad("dimensions");
-        std::vector<std::int64_t> made(count);
-        std::memcpy(made.data(), bytes_.data() + at_.dims + first * 8, count * 8);
+    // The next name, and the next dims; nothing if the entry says that they are elsewhere.
+    std::optional<std::string_view> text(std::uint64_t offset, std::uint64_t bytes) {
+        if (offset != text_ || bytes > header_.text_bytes - text_) return std::nullopt;
+        text_ += bytes;
+        return std::string_view(reinterpret_cast<const char*>(bytes_.data()) + at_.text + offset,
+                                bytes);
+    }
+
+    std::optional<std::vector<std::int64_t>> dims(std::uint64_t first, std::uint64_t count) {
+        if (first != dims_ || count > header_.dims - dims_) return std::nullopt;
+        dims_ += count;
+        std::vector<std::int64_t> made;
+        made.reserve(count);
+        for (std::uint64_t i = first; i < dims_; i++) {
+            made.push_back(layout_get<std::int64_t>(bytes_, at_.dims + i * 8));
+        }
         return made;
     }
 
@@ -227,11 +248,12 @@ class LayoutReader {
             const auto entry =
                 layout_get<TensorEntry>(bytes_, at_.tensors + i * sizeof(TensorEntry));
             const auto name = text(entry.name_offset, entry.name_bytes);
-            if (!name) return std::unexpected(name.error());
+            if (!name) return bad("tensor", i, "the place of its name");
             const auto shape = dims(entry.first_dim, entry.dims);
-            if (!shape) return std::unexpected(shape.error());
+            if (!shape) return bad("tensor", i, "the place of its shape");
             const auto added = made_.add_tensor(*name, *shape, entry.tied_to);
-            if (!added || *added != i) return bad(added ? "a name twice" : added.error().message);
+            if (!added) return bad("tensor", i, added.error().message);
+            if (*added != i) return bad("tensor", i, "another one has its name");
         }
         return {};
     }
@@ -241,13 +263,13 @@ class LayoutReader {
             const auto entry =
                 layout_get<MemoryEntry>(bytes_, at_.memories + i * sizeof(MemoryEntry));
             const auto name = text(entry.name_offset, entry.name_bytes);
-            if (!name) return std::unexpected(name.error());
-            if (entry.reserved != 0) return bad("a memory");
+            if (!name) return bad("memory", i, "the place of its name");
+            if (entry.reserved != 0) return bad("memory", i, "its last field is not 0");
             const auto added = made_.add_memory({.rank = entry.rank,
-                                                 .name = *name,
+                                                 .name = std::string(*name),
                                                  .dtype = {entry.dtype_code, entry.dtype_bits},
                                                  .elements = entry.elements});
-            if (!added) return bad(added.error().message);
+            if (!added) return bad("memory", i, added.error().message);
         }
         return {};
     }
@@ -255,10 +277,10 @@ class LayoutReader {
     Result<void> boxes() {
         for (std::uint64_t i = 0; i < header_.boxes; i++) {
             const auto entry = layout_get<BoxEntry>(bytes_, at_.boxes + i * sizeof(BoxEntry));
-            if (entry.tensor >= header_.tensors) return bad("a box");
+            if (entry.tensor >= header_.tensors) return bad("box", i, "the index of its tensor");
             const std::size_t count = made_.tensors()[entry.tensor].shape.size();
             const auto numbers = dims(entry.first_dim, 3 * count);
-            if (!numbers) return std::unexpected(numbers.error());
+            if (!numbers) return bad("box", i, "the place of its dims");
             const std::span<const std::int64_t> all = *numbers;
             const auto added = made_.add_box({.tensor = entry.tensor,
                                               .memory = entry.memory,
@@ -266,15 +288,26 @@ class LayoutReader {
                                               .start = all.first(count),
                                               .length = all.subspan(count, count),
                                               .strides = all.last(count)});
-            if (!added) return bad(added.error().message);
+            if (!added) return bad("box", i, added.error().message);
+            if (made_.boxes() != i + 1) return bad("box", i, "it has no elements");
         }
-        return made_.boxes() == header_.boxes ? Result<void>{} : bad("a box without elements");
+        return {};
+    }
+
+    Result<void> end() {
+        const auto padding = bytes_.subspan(at_.text + text_);
+        const bool zero =
+            std::ranges::all_of(padding, [](std::byte one) { return one == std::byte{}; });
+        if (text_ == header_.text_bytes && dims_ == header_.dims && zero) return {};
+        return bad("names, dims or bytes that belong to no entry");
     }
 
     std::span<const std::byte> bytes_;
     LayoutHeader header_{};
     LayoutOffsets at_{header_};
     WeightLayout made_;
+    std::uint64_t dims_ = 0;  // that were read, as the bytes of the text
+    std::uint64_t text_ = 0;
 };
 
 }  // namespace

@@ -4,12 +4,19 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <limits>
 
 #include "built_layout.hpp"
+#include "xxh3.hpp"
 
 namespace rollring::test {
 namespace {
+
+// Of a table.
+constexpr std::size_t hash_offset = 24;
+constexpr std::size_t header_bytes = 72;
+constexpr std::size_t tensor_bytes = 24;
 
 BuiltLayout two_ranks() {
     BuiltLayout built;
@@ -22,6 +29,13 @@ BuiltLayout two_ranks() {
     built.tie("head", "embed");
     built.whole_box(0, "head", {10, 4}, {0, 0}, {10, 4});
     return built;
+}
+
+void hash_again(std::vector<std::byte>& table) {
+    std::memset(table.data() + hash_offset, 0, sizeof(XXH128_hash_t));
+    const XXH128_hash_t hash = XXH3_128bits(table.data(), table.size());
+    std::memcpy(table.data() + hash_offset, &hash.low64, 8);
+    std::memcpy(table.data() + hash_offset + 8, &hash.high64, 8);
 }
 
 }  // namespace
@@ -59,6 +73,53 @@ TEST_CASE("a table with any byte changed is refused") {
     for (std::size_t length = 0; length < bytes.size(); length++) {
         CHECK(!WeightLayout::from_bytes(std::span(bytes).first(length)));
     }
+}
+
+TEST_CASE("a table with another content and its right hash is refused, or it is a layout's table") {
+    const std::vector<std::byte> bytes = two_ranks().layout.to_bytes();
+    std::size_t accepted = 0;
+    std::size_t refused = 0;
+    const auto read = [&](std::vector<std::byte> changed) {
+        hash_again(changed);
+        const auto layout = WeightLayout::from_bytes(changed);
+        (layout ? accepted : refused)++;
+        if (layout) REQUIRE(layout->to_bytes() == changed);
+    };
+    for (std::size_t at = 0; at < bytes.size(); at++) {
+        CAPTURE(at);
+        for (unsigned bit = 0; bit < 8; bit++) {
+            std::vector<std::byte> changed = bytes;
+            changed[at] ^= std::byte(1U << bit);
+            read(changed);
+        }
+        if (at % 8 != 0) continue;
+        // A size, an index or an offset, or two of them.
+        for (const std::uint64_t number :
+             {std::uint64_t{0}, std::uint64_t{1}, bytes.size(), std::uint64_t{1} << 32,
+              std::uint64_t{1} << 63, std::numeric_limits<std::uint64_t>::max()}) {
+            std::vector<std::byte> changed = bytes;
+            std::memcpy(changed.data() + at, &number, sizeof number);
+            read(changed);
+        }
+    }
+    CHECK(accepted > 100);
+    CHECK(refused > 1000);
+}
+
+TEST_CASE("the error of a table names the entry") {
+    std::vector<std::byte> bytes = two_ranks().layout.to_bytes();
+    bytes[8] ^= std::byte{3};
+    CHECK(WeightLayout::from_bytes(bytes).error().code == Errc::abi_mismatch);
+    bytes[8] ^= std::byte{3};
+    bytes[12] ^= std::byte{8};
+    CHECK(WeightLayout::from_bytes(bytes).error().message.contains("the length of its header"));
+    bytes[12] ^= std::byte{8};
+    bytes[header_bytes + tensor_bytes + 16] ^= std::byte{1};  // where the name of tensor 1 is
+    hash_again(bytes);
+    const auto read = WeightLayout::from_bytes(bytes);
+    REQUIRE(!read);
+    CHECK(read.error().code == Errc::bad_manifest);
+    CHECK(read.error().message.contains("tensor 1: the place of its name"));
 }
 
 TEST_CASE("a layout refuses boxes that exceed their tensor or their memory") {
@@ -121,6 +182,14 @@ TEST_CASE("a layout refuses names, shapes and ties that contradict each other") 
     CHECK(layout.add_tensor("a", shape, 9).error().code == Errc::invalid_argument);
     CHECK(layout.add_tensor("", shape).error().code == Errc::invalid_argument);
     CHECK(layout.add_tensor(std::string(1024, 'a'), shape).error().code == Errc::invalid_argument);
+    for (const std::string name : {"\x80", "a\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
+                                   "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"}) {
+        CHECK(layout.add_tensor(name, shape).error().code == Errc::invalid_argument);
+    }
+    CHECK(layout.add_tensor("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", shape).has_value());
+    CHECK(layout.add_memory({.rank = 1 << 16, .name = "m", .dtype = dtype_u8})
+              .error()
+              .message.contains("its rank is 65536 or more"));
     CHECK(layout.add_tensor("vast", vast).error().code == Errc::invalid_argument);
     // Products that exceed 64 bits, too.
     constexpr std::int64_t large = std::int64_t{1} << 32;
