@@ -22,7 +22,9 @@ struct PlanCopy {
     std::uint32_t to = 0;      // a memory of the engine's layout
     std::uint64_t from_offset = 0;
     std::uint64_t to_offset = 0;
-    std::span<const std::int64_t> extents;  // the largest stride in `to` first
+    // The largest stride in `to` first. As many as the tensor has, 16 at most; copies are not
+    // merged beyond 6.
+    std::span<const std::int64_t> extents;
     std::span<const std::int64_t> from_strides;
     std::span<const std::int64_t> to_strides;
 

@@ -14,6 +14,7 @@ struct MemoryUse {
     // is tied to it.
     std::vector<bool> repeated;
     std::uint64_t padding_elements = 0;  // of all memories, in no box
+    std::uint64_t steps = 0;             // comparisons of boxes and of their slices
 };
 
 // layout_mismatch (two boxes share memory) or unsupported (a box does with itself, or two are too

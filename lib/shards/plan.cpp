@@ -17,7 +17,8 @@ namespace {
 
 using namespace shards;
 
-// A copy of an engine has this many dimensions at most (TensorView).
+// Copies that are merged have this many dimensions at most, which a TensorView can have; one of a
+// tensor with more may exceed it.
 constexpr std::size_t copy_dims_max = 6;
 
 std::string box_text(const IndexBox& box) {

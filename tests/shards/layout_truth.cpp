@@ -28,8 +28,12 @@ void for_each(const WeightLayout& layout, const LayoutBox& box, const Visit& vis
 }
 
 bool same_box(const LayoutBox& a, const LayoutBox& b) {
-    return a.memory == b.memory && a.offset == b.offset && std::ranges::equal(a.start, b.start) &&
-           std::ranges::equal(a.length, b.length) && std::ranges::equal(a.strides, b.strides);
+    bool same = a.memory == b.memory && a.offset == b.offset &&
+                std::ranges::equal(a.start, b.start) && std::ranges::equal(a.length, b.length);
+    for (std::size_t dim = 0; same && dim < a.length.size(); dim++) {
+        same = a.length[dim] == 1 || a.strides[dim] == b.strides[dim];
+    }
+    return same;
 }
 
 bool converts(DType from, DType to) {
