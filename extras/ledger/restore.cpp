@@ -15,6 +15,7 @@
 #include "file_scan.hpp"
 #include "ledger_layout.hpp"
 #include "ledger_scan.hpp"
+#include "liveness.hpp"
 #include "restored_map.hpp"
 #include "rollring/extras/ledger.hpp"
 #include "rollring/producer.hpp"
@@ -176,6 +177,7 @@ struct LedgerRestore::Impl {
     std::map<std::uint64_t, recording::FileReader> files;
     Producer producer;
     RestoreStat stat;
+    MakerProcess maker = {};
     std::vector<Line> memory = {};
 
     Result<TrajectoryView> load(std::uint64_t number);
@@ -237,6 +239,9 @@ LedgerRestore& LedgerRestore::operator=(LedgerRestore&&) noexcept = default;
 LedgerRestore::~LedgerRestore() = default;
 
 Result<bool> LedgerRestore::send(Deadline deadline) {
+    if (auto ours = impl_->maker.check("this restore"); !ours) {
+        return std::unexpected(ours.error());
+    }
     return impl_->send(deadline);
 }
 

@@ -83,7 +83,8 @@ struct RestoreStat {
 // order of those, then all others in the order of their first records. Groups that are not complete
 // stand where they stood, and members that come later complete them.
 //
-// One thread at a time. If it is killed, remove the ring and begin again: the ledger is unchanged.
+// One thread at a time; in a forked child, send() returns Errc::forked. If it is killed, remove the
+// ring and begin again: the ledger is unchanged.
 class ROLLRING_API LedgerRestore {
   public:
     // Makes the ring, with the sizes that it had, if there is none. One that is there must have no
