@@ -358,7 +358,7 @@ int count_forgotten(const char* path) {
         const std::string method = line.substr(last + 2);
         if (values.contains(owner) || elsewhere.contains(owner)) continue;
         seen++;
-        // Makers, by names that are none elsewhere.
+        // Makers, whose names mean other calls elsewhere.
         if (line == "rollring::ServerSeat::take") continue;
         if (line == "rollring::LedgerRestore::begin") continue;
         const bool special = method == owner || method == "~" + owner || makers.contains(method);
