@@ -23,8 +23,6 @@ COPIES = "trainers keep its copies: docs/python.md"
 UNCALLED = {
     "include/rollring": {
         "is_transparent": "std::unordered_map asks for it",
-        "from_bytes": "programs in C++ read layouts with it: docs/shards.md",
-        "traffic": "programs in C++ compare placements with it: docs/shards.md",
         "layout_version": "programs log it where they may meet a ring of another version",
         "resend": "begin_again() as a whole, which a trainer in C++ needs",
     },

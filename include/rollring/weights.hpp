@@ -25,6 +25,7 @@
 // it is never freed under a kernel. A version that is given up does not wait at all.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -69,6 +70,12 @@ struct PublisherOptions {
     bool handed_on = false;
     std::uint32_t subscribers_max = 64;                             // at once, up to 256
     std::chrono::nanoseconds spin = std::chrono::microseconds(20);  // before a wait sleeps
+    // For a trainer whose ranks have a shard each: the table of a WeightLayout (to_bytes) with the
+    // boxes that this rank's tensors hold. Its memories have the names, the published dtypes and
+    // the numbers of elements of tensors. The slots then hold a whole version (slot_bytes and slots
+    // are chosen so), an engine that ends before it has staged a version aborts it, and engines
+    // that lack the committed version get it again after each abort.
+    std::vector<std::byte> layout = {};
 };
 
 // How long the stages of a version took, in ns.
@@ -89,7 +96,7 @@ struct CommitReport {
 
 namespace weights {
 class ROLLRING_LOCAL PublisherImpl;
-class ROLLRING_LOCAL SubscriberImpl;
+class ROLLRING_LOCAL EngineEnd;
 }  // namespace weights
 
 // One version on its way. Destruction without commit is abort. Must not outlive its publisher.
@@ -246,6 +253,12 @@ struct SubscriberOptions {
     DeltaFallback delta_fallback = DeltaFallback::refuse;
     // Memory of the list; 0: a quarter of the tensors' bytes, 64 KiB at least.
     std::uint64_t delta_list_bytes = 0;
+    // For an engine of a sharded trainer: the table of a WeightLayout (to_bytes) with the boxes
+    // that this engine's tensors need. Its memories have the names, dtypes and numbers of elements
+    // of `into`, which are contiguous. The engine attaches to all ranks of the trainer. A version
+    // stays in the trainer's slots until it is committed, and adopt() copies it into `into`, so
+    // that only a device that fails poisons the engine; in_place and partial are ignored.
+    std::vector<std::byte> layout = {};
 };
 
 enum class SubscriberState : std::uint32_t {
@@ -298,10 +311,10 @@ class [[nodiscard]] ROLLRING_API Update {
 
   private:
     friend class Subscriber;
-    explicit Update(weights::SubscriberImpl* impl);
+    explicit Update(weights::EngineEnd* impl);
     [[nodiscard]] ROLLRING_LOCAL bool mine() const;
     [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
-    weights::SubscriberImpl* impl_ = nullptr;
+    weights::EngineEnd* impl_ = nullptr;
     std::uint64_t publication_ = 0;
     std::int64_t version_ = -1;
 };
@@ -363,8 +376,8 @@ class ROLLRING_API Subscriber {
 
   private:
     friend class RelaySubscriber;
-    explicit Subscriber(std::unique_ptr<weights::SubscriberImpl> impl);
-    std::unique_ptr<weights::SubscriberImpl> impl_;
+    explicit Subscriber(std::unique_ptr<weights::EngineEnd> impl);
+    std::unique_ptr<weights::EngineEnd> impl_;
 };
 
 // A weight channel from outside, for `rollring weights`.

@@ -24,7 +24,7 @@
 namespace rollring::weights {
 
 inline constexpr std::uint64_t control_magic = 0x314c544357'4c4c52;  // "RLLWCTL1"
-inline constexpr std::uint32_t control_abi = 2;
+inline constexpr std::uint32_t control_abi = 3;
 inline constexpr std::uint32_t subscribers_limit = 256;
 inline constexpr std::uint32_t ranks_limit = 256;
 // A publisher makes new slots if it must set old ones aside: up to this many in all.
@@ -112,13 +112,15 @@ struct RefusalsPage {
 static_assert(sizeof(RefusalsPage) <= page_bytes);
 
 // Each rank writes its own line; the first process to decide writes `decision`.
+inline constexpr std::int64_t outcomes = 4;
 struct RanksPage {
-    // version * 4 + Outcome of the last version that was decided.
+    // version * outcomes + Outcome of the last version that was decided.
     std::atomic<std::int64_t> decision;
     std::uint8_t reserved[56];
     struct alignas(line_bytes) Rank {
         std::atomic<std::int64_t> staged;   // its vote: a version; -1: none. Counts while it lives
         std::atomic<std::uint32_t> joined;  // 1: it has attached
+        std::atomic<std::int64_t> begun;    // its last version, if it has a shard; -1: none
     };
     Rank ranks[ranks_limit];
 };

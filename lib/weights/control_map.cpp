@@ -35,7 +35,10 @@ Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
     poke(made.publisher_to_write().committed, std::int64_t{-1});
     poke(made.publisher_to_write().ranks_id, facts.created_ns);
     poke(made.ranks_page().decision, std::int64_t{-1});
-    for (auto& rank : made.ranks_page().ranks) poke(rank.staged, std::int64_t{-1});
+    for (auto& rank : made.ranks_page().ranks) {
+        poke(rank.staged, std::int64_t{-1});
+        poke(rank.begun, std::int64_t{-1});
+    }
     return made;
 }
 
@@ -98,6 +101,14 @@ std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t 
     if (observe(line.id) != publication) return {};
     if (view.version < 0 || view.outcome > Outcome::aborted) return {};  // no publisher writes that
     return view;
+}
+
+std::optional<Outcome> decided(const RanksPage& page, std::int64_t version) {
+    const std::int64_t word = observe(page.decision);
+    if (word < 0 || word / outcomes < version) return {};
+    // A later version was decided: this one cannot have been committed without us.
+    if (word / outcomes > version) return Outcome::aborted;
+    return static_cast<Outcome>(word % outcomes);
 }
 
 }  // namespace rollring::weights

@@ -71,6 +71,9 @@ class PeerControl {
     [[nodiscard]] const SubscriberPage& subscriber(std::uint32_t seat) const {
         return all_.at<const SubscriberPage>(offsets_.subscriber(seat));
     }
+    [[nodiscard]] const RanksPage& shown_ranks() const {
+        return all_.at<const RanksPage>(offsets_.ranks_page());
+    }
     [[nodiscard]] SubscriberPage& own() const { return own_.at<SubscriberPage>(0); }
     [[nodiscard]] RanksPage& ranks_page() const { return own_.at<RanksPage>(0); }
     [[nodiscard]] Bell& bell(std::uint64_t offset) const { return bells_.at<Bell>(offset); }
@@ -93,5 +96,8 @@ struct PublicationView {
     bool put;
 };
 std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t publication);
+
+// The ranks' decision about a version, once there is one.
+std::optional<Outcome> decided(const RanksPage& page, std::int64_t version);
 
 }  // namespace rollring::weights

@@ -4,6 +4,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <unordered_set>
@@ -13,7 +15,7 @@ namespace {
 
 // The offsets of the tables, which follow from the counts alone.
 struct Offsets {
-    std::uint64_t tensors, dims, pieces, parts, text, end;
+    std::uint64_t tensors, dims, pieces, parts, text, layout, end;
 
     explicit Offsets(const ManifestHeader& header)
         : tensors(sizeof header),
@@ -21,7 +23,8 @@ struct Offsets {
           pieces(dims + std::uint64_t{header.dims} * 8),
           parts(pieces + std::uint64_t{header.pieces} * sizeof(ManifestPiece)),
           text(parts + std::uint64_t{header.parts} * sizeof(ManifestPart)),
-          end(text + round_up(header.text_bytes, 8)) {}
+          layout(text + round_up(header.text_bytes, 8)),
+          end(layout + round_up(header.layout_bytes, 8)) {}
 };
 
 template <class T>
@@ -79,7 +82,8 @@ class Reader {
                             "version of rollring on both sides",
                             header_.abi, manifest_abi));
         }
-        if (header_.tensors > tensors_max || header_.text_bytes > bytes_.size()) {
+        if (header_.tensors > tensors_max || header_.text_bytes > bytes_.size() ||
+            header_.layout_bytes > bytes_.size()) {
             return bad("counts");
         }
         at_ = Offsets(header_);
@@ -101,6 +105,8 @@ class Reader {
         made_.checksums = header_.checksums != 0;
         made_.hash = {header_.hash[0], header_.hash[1]};
         std::memcpy(made_.gpu.bytes.data(), header_.gpu, sizeof header_.gpu);
+        const auto layout = bytes_.subspan(at_.layout, header_.layout_bytes);
+        made_.layout.assign(layout.begin(), layout.end());
         made_.packing.slot_bytes = header_.slot_bytes;
         made_.packing.sums_offset = header_.sums_offset;
         return {};
@@ -272,6 +278,7 @@ std::vector<std::byte> write_manifest(Manifest& manifest) {
     header.memory = static_cast<std::uint32_t>(manifest.memory);
     header.checksums = manifest.checksums ? 1 : 0;
     std::memcpy(header.gpu, manifest.gpu.bytes.data(), sizeof header.gpu);
+    header.layout_bytes = manifest.layout.size();
     const Offsets at(header);
     header.manifest_bytes = at.end;
 
@@ -308,6 +315,7 @@ std::vector<std::byte> write_manifest(Manifest& manifest) {
         put(bytes, at.parts + i * sizeof(ManifestPart),
             ManifestPart{packing.parts[i].first_piece, packing.parts[i].pieces});
     }
+    std::ranges::copy(manifest.layout, bytes.begin() + static_cast<std::ptrdiff_t>(at.layout));
     put(bytes, 0, header);
     const XXH128_hash_t hash = hash_of(bytes);
     manifest.hash = {hash.low64, hash.high64};

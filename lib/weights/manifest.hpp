@@ -3,7 +3,9 @@
 // contents are sealed before it is passed on. Written once per publisher; a version changes nothing
 // in it.
 //
-//   header | tensors[] | dims i64[] | pieces[] | parts[] | text
+//   header | tensors[] | dims i64[] | pieces[] | parts[] | text | layout
+//
+// The layout is the table of a WeightLayout, or empty.
 //
 // Little endian, every table 8-byte aligned. `hash` is XXH3-128 of all bytes with the hash as zero.
 
@@ -19,7 +21,7 @@
 namespace rollring::weights {
 
 inline constexpr std::uint64_t manifest_magic = 0x3153544847574c52;  // "RLWGHTS1"
-inline constexpr std::uint32_t manifest_abi = 1;
+inline constexpr std::uint32_t manifest_abi = 2;
 inline constexpr std::uint32_t slots_max = 16;  // the most that a publisher can ask for
 
 struct ManifestHeader {
@@ -40,8 +42,9 @@ struct ManifestHeader {
     std::uint32_t checksums;
     std::uint32_t reserved;
     std::uint8_t gpu[16];
+    std::uint64_t layout_bytes;
 };
-static_assert(sizeof(ManifestHeader) == 112);
+static_assert(sizeof(ManifestHeader) == 120);
 static_assert(std::has_unique_object_representations_v<ManifestHeader>);
 
 struct ManifestTensor {
@@ -83,6 +86,7 @@ struct Manifest {
     bool checksums = false;
     GpuUuid gpu;
     std::array<std::uint64_t, 2> hash{};
+    std::vector<std::byte> layout;  // its own reader checks it
 
     [[nodiscard]] std::string hash_text() const;
 };

@@ -74,12 +74,13 @@ Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile
     return plans;
 }
 
-Result<void> PublishedTensors::describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots,
-                                        bool checksums) {
+Result<void> PublishedTensors::describe(PayloadMemory memory, GpuUuid gpu,
+                                        const PublisherOptions& options) {
     manifest_.memory = memory;
     manifest_.gpu = gpu;
-    manifest_.slots = slots;
-    manifest_.checksums = checksums;
+    manifest_.slots = options.slots;
+    manifest_.checksums = options.checksums;
+    manifest_.layout = options.layout;
     const std::vector<std::byte> bytes = write_manifest(manifest_);
     auto sealed = Sealed::make("manifest", bytes.size());
     if (!sealed) return std::unexpected(sealed.error());

@@ -32,8 +32,8 @@ class PublishedTensors {
     // if parts are handed on.
     Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover,
                                                                    bool handed_on);
-    // Writes the manifest.
-    Result<void> describe(PayloadMemory memory, GpuUuid gpu, std::uint32_t slots, bool checksums);
+    // Writes the manifest, with the slots, the checksums and the layout of these options.
+    Result<void> describe(PayloadMemory memory, GpuUuid gpu, const PublisherOptions& options);
 
     // Whether the memory of these pieces exists; already_released, naming the tensor. With `source`
     // they are of one tensor, which is there.

@@ -9,6 +9,8 @@
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
 #include "greeting.hpp"
+#include "published_layout.hpp"
+#include "version_range.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -37,13 +39,6 @@ Result<void> check_options(const PublisherOptions& options) {
             fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
     }
     return {};
-}
-
-Result<void> check_version(std::int64_t version) {
-    if (version <= weight_version_max) return {};
-    return refused(
-        Errc::invalid_argument,
-        fmt::format("version {} is out of range: the largest is {}", version, weight_version_max));
 }
 
 Result<Listener> listen_at(std::string_view ring, std::uint32_t rank, const RingLink& link) {
@@ -105,7 +100,8 @@ Result<std::unique_ptr<PublisherImpl>> PublisherImpl::create(std::string_view ri
     if (!token) return std::unexpected(token.error());
     auto control = OwnControl::make(facts_of(options, link->ring_id()));
     if (!control) return std::unexpected(control.error());
-    auto packed = PublishedTensors::pack(tensors, options.slot_bytes);
+    const bool whole = !options.layout.empty() && options.slot_bytes == 0;
+    auto packed = PublishedTensors::pack(tensors, whole ? slot_bytes_max : options.slot_bytes);
     if (!packed) return std::unexpected(packed.error());
     std::unique_ptr<PublisherImpl> made(new PublisherImpl(ring, options, std::move(*link), *token,
                                                           std::move(*control), std::move(*packed)));
@@ -143,6 +139,11 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
 
 Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     if (options_.slots == 0) options_.slots = packing().parts.size() > 1 ? 4 : 2;
+    if (is_sharded()) {
+        auto fits = check_layout(options_, packing());
+        if (!fits) return fits;
+        seats_.keep_together();
+    }
     // The name first: of two publishers of one rank, only one makes slots.
     auto listener = listen_at(ring_name_, options_.rank, link_);
     if (!listener) return std::unexpected(listener.error());
@@ -152,7 +153,7 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     auto plans = tensors_.compile(mover, options_.handed_on);
     if (!plans) return std::unexpected(plans.error());
     filler_.emplace(tensors_, std::move(*plans), mover, seats_, publication_);
-    auto described = tensors_.describe(*memory, mover.gpu(), options_.slots, options_.checksums);
+    auto described = tensors_.describe(*memory, mover.gpu(), options_);
     if (!described) return described;
     return open_reception(std::move(*listener));
 }
@@ -265,36 +266,9 @@ Result<void> PublisherImpl::begin(std::int64_t version) {
     if (auto there = link_.check(); !there) return there;
     begun_version_ = version;
     refusals_.clear();
+    ranks_.start(version, is_sharded());
     open_publication(version, false);
     return {};
-}
-
-Result<void> PublisherImpl::begin_again() {
-    if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open()) return still_open();
-    if (publication_.committed() < 0) {
-        return refused(Errc::invalid_argument, "there is no committed version to send again");
-    }
-    open_publication(publication_.committed(), true);
-    return {};
-}
-
-Result<void> PublisherImpl::resume(std::int64_t version) {
-    if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open()) return still_open();
-    if (auto fine = check_version(version); !fine) return fine;
-    if (version < 0 || version < link_.version()) {
-        return refused(Errc::stale_version, fmt::format("version {} is below {}, which ring {} has",
-                                                        version, link_.version(), ring_name_));
-    }
-    begun_version_ = std::max(begun_version_, version);
-    publication_.resume(version);
-    return {};
-}
-
-// This concerns only this rank and its subscribers: no other rank is asked.
-bool PublisherImpl::is_again() const {
-    return publication_.is_open() && publication_.version() == publication_.committed();
 }
 
 std::unexpected<Error> PublisherImpl::still_open() const {
@@ -363,14 +337,26 @@ Result<void> PublisherImpl::publish_all() {
 
 Result<void> PublisherImpl::wait_staged(Deadline deadline) {
     Seats::Progress now;
+    bool overtaken = false;
     const bool done = seats_.wait(deadline, [&] {
         if (!publication_.is_filled()) return false;
         now = seats_.progress(false);
-        return !now.rejected.empty() || now.staged == now.readers;
+        if (!now.rejected.empty() || !now.ended.empty() || now.staged == now.readers) return true;
+        return overtaken = is_sharded() && ranks_.is_overtaken();
     });
+    if (overtaken) {
+        return refused(Errc::aborted,
+                       fmt::format("version {}: another rank has aborted it, or begun a later one",
+                                   publication_.version()));
+    }
     if (!now.rejected.empty()) {
         return refused(Errc::rejected, fmt::format("version {} was rejected by subscriber {}",
                                                    publication_.version(), now.rejected));
+    }
+    if (!now.ended.empty()) {
+        return refused(Errc::peer_gone,
+                       fmt::format("version {}: subscriber {} ended before it had staged it",
+                                   publication_.version(), now.ended));
     }
     if (!done && !publication_.is_filled()) {
         if (auto healthy = backend_.mover->health(); !healthy) return healthy;
@@ -436,6 +422,7 @@ void PublisherImpl::give_up(std::string_view why) {
     publication_.abort(why);
     seats_.close(false);
     filler_->give_up();
+    if (is_sharded()) offer_again();
 }
 
 }  // namespace rollring::weights

@@ -78,6 +78,9 @@ class PublisherImpl {
     Result<void> wait_staged(Deadline deadline);
     void finish_commit();
     void give_up(std::string_view why);
+    // The committed version once more, from the slots that have it, for engines that lack it.
+    void offer_again();
+    [[nodiscard]] bool is_sharded() const { return !options_.layout.empty(); }
 
     MakerProcess maker_;
     std::string ring_name_;

@@ -11,8 +11,6 @@
 namespace rollring::weights {
 namespace {
 
-constexpr std::int64_t outcomes = 4;
-
 Result<RanksLink> gone(std::string message) {
     return refused(Errc::peer_gone, std::move(message));
 }
@@ -29,6 +27,7 @@ Result<LifeLock> become(const PeerControl& control, std::uint32_t rank) {
     if (!joining) return std::unexpected(joining.error());
     if (!*joining || alive(fd, LifeByte::rank(rank))) return here_already();
     store_release(control.ranks_page().ranks[rank].staged, std::int64_t{-1});
+    store_release(control.ranks_page().ranks[rank].begun, std::int64_t{-1});
     auto life = LifeLock::take(fd, LifeByte::rank(rank));
     if (!life) return std::unexpected(life.error());
     if (!*life) return here_already();
@@ -91,17 +90,26 @@ Result<RanksLink> RanksLink::join(std::string_view ring, const Self& self, Deadl
     return made;
 }
 
+void RanksLink::begin(std::int64_t version) const {
+    store_release(page_->ranks[rank_].begun, version);
+    ring_all();
+}
+
+bool RanksLink::is_overtaken(std::int64_t version) const {
+    if (const auto known = decision(version)) return known == Outcome::aborted;
+    for (std::uint32_t rank = 0; rank < offsets_.ranks; rank++) {
+        if (observe(page_->ranks[rank].begun) > version) return true;
+    }
+    return false;
+}
+
 void RanksLink::vote(std::int64_t version) const {
     store_release(page_->ranks[rank_].staged, version);
     ring_plain(bells_[0]);
 }
 
 std::optional<Outcome> RanksLink::decision(std::int64_t version) const {
-    const std::int64_t word = observe(page_->decision);
-    if (word < 0 || word / outcomes < version) return {};
-    // A later version was decided: this one cannot have been committed without us.
-    if (word / outcomes > version) return Outcome::aborted;
-    return static_cast<Outcome>(word % outcomes);
+    return decided(*page_, version);
 }
 
 Outcome RanksLink::decide(std::int64_t version, Outcome outcome) const {
@@ -187,8 +195,22 @@ Result<void> Ranks::meet(Deadline deadline) {
     return {};
 }
 
+void Ranks::start(std::int64_t version, bool sharded) {
+    if (self_.ranks == 1) return;
+    rank_0_died_ = link_ && !link_->alive();
+    if (rank_0_died_) link_.reset();
+    if (sharded || rank_0_died_) static_cast<void>(meet(Deadline::after_ms(1000)));
+    if (sharded && link_) link_->begin(version);
+}
+
 Result<void> Ranks::decide(Deadline deadline) {
     if (self_.ranks == 1) return {};
+    if (rank_0_died_ && !link_) {
+        return refused(Errc::peer_gone,
+                       fmt::format("version {}: rank 0 ended before this version, and no other has "
+                                   "come in its place",
+                                   publication_->version()));
+    }
     if (auto met = meet(deadline); !met) return met;
     return self_.rank == 0 ? decide_all(deadline) : follow(deadline);
 }
@@ -202,7 +224,8 @@ Result<void> Ranks::decide_all(Deadline deadline) {
         missing = link_->missing(version);
         dead = missing.empty() ? "" : link_->dead();
         ahead = link_->ahead(version);
-        return missing.empty() || !dead.empty() || ahead || link_->decision(version);
+        return missing.empty() || !dead.empty() || ahead || link_->decision(version) ||
+               link_->is_overtaken(version);
     };
     if (!seats_->wait_at(link_->bell(), deadline, known)) {
         return publication_->silent("staged it", "ranks " + missing);
@@ -212,7 +235,8 @@ Result<void> Ranks::decide_all(Deadline deadline) {
             Errc::peer_gone,
             fmt::format("version {}: ranks {} ended before they had staged it", version, dead));
     }
-    if (ahead && !link_->decision(version)) {
+    const bool overtaken = !missing.empty() && link_->is_overtaken(version);
+    if ((ahead || overtaken) && !link_->decision(version)) {
         return refused(Errc::aborted,
                        fmt::format("version {}: ranks {} are at a later version and never stage "
                                    "this one: begin the same version on all ranks",

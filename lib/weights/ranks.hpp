@@ -32,6 +32,10 @@ class RanksLink {
     // Connects to rank 0, waiting for it until the deadline.
     static Result<RanksLink> join(std::string_view ring, const Self& self, Deadline deadline);
 
+    // This rank begins a version, and so never votes for an earlier one.
+    void begin(std::int64_t version) const;
+    // Whether a version can no longer be committed: it was aborted, or a rank has begun another.
+    [[nodiscard]] bool is_overtaken(std::int64_t version) const;
     void vote(std::int64_t version) const;
     // The decision about a version, once there is one.
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
@@ -76,6 +80,14 @@ class Ranks {
     Ranks(std::string ring, const RanksLink::Self& self, const OwnControl& control, Seats& seats,
           Publication& publication);
 
+    // Before a version: forgets a rank 0 that is gone, so that its successor decides. `sharded`:
+    // meets rank 0 if it is there, and tells all ranks of the version: engines need all ranks for
+    // it, so a rank that went on alone would wait for them in vain.
+    void start(std::int64_t version, bool sharded);
+    // Whether the open version can no longer be committed.
+    [[nodiscard]] bool is_overtaken() const {
+        return link_ && link_->is_overtaken(publication_->version());
+    }
     // This rank has the version staged: waits until all ranks have committed it. timed_out (can be
     // retried), peer_gone, aborted.
     Result<void> decide(Deadline deadline);
@@ -93,6 +105,7 @@ class Ranks {
     Seats* seats_;
     Publication* publication_;
     std::optional<RanksLink> link_;  // from the first meeting on
+    bool rank_0_died_ = false;       // between the version before and this one
 };
 
 }  // namespace rollring::weights

@@ -95,6 +95,7 @@ void Seats::vacate(SeatId id) {
     keep_rejection(id.seat);
     // A closed connection does not prove that its process has stopped reading slots.
     if (reads && !closed && alive(control_->memory().fd(), LifeByte::subscriber(id.seat))) {
+        note_ended(id.seat);
         set_aside(id.seat);
     } else {
         free_seat(id.seat);
@@ -104,6 +105,7 @@ void Seats::vacate(SeatId id) {
 void Seats::free_seat(std::uint32_t seat) {
     if (seats_[seat].state == Seat::State::free) return;
     keep_rejection(seat);
+    note_ended(seat);
     seats_[seat] = {};
     readers_.reset(seat);
     for (auto& slot : slots_) slot->readers.reset(seat);
@@ -115,6 +117,14 @@ void Seats::keep_rejection(std::uint32_t seat) {
     const SubscriberPage* at = readers_[seat] ? page(seat) : nullptr;
     if (at == nullptr || publication_ == 0 || observe(at->rejected) != publication_) return;
     rejected_ = fmt::format("'{}' (ended): {}", seats_[seat].name, at->problem.load());
+}
+
+// An engine that has staged the version has done its part, whatever becomes of it.
+void Seats::note_ended(std::uint32_t seat) {
+    if (!together_ || !open_ || !readers_[seat]) return;
+    const SubscriberPage* at = page(seat);
+    if (at != nullptr && observe(at->staged) >= publication_) return;
+    ended_ = fmt::format("'{}'", seats_[seat].name);
 }
 
 void Seats::add_slot(std::unique_ptr<SharedBlock> block) {
@@ -173,6 +183,8 @@ void Seats::open(const Publication& publication, bool only_behind) {
         first_part_number_ = next_part_number_ = publication.next_part_number();
         joinable_ = true;
         rejected_.clear();
+        ended_.clear();
+        open_ = true;
         readers_.reset();
         for (std::uint32_t i = 0; i < seats_.size(); i++) {
             readers_[i] = only_behind ? lacks(i, version_) : seats_[i].state == Seat::State::joined;
@@ -186,13 +198,66 @@ void Seats::close(bool joinable) {
     {
         const std::scoped_lock lock(mutex_);
         joinable_ = joinable;
+        open_ = false;
+        if (joinable) committed_ = publication_;
     }
     ring_all();
+}
+
+void Seats::free_aborted() {
+    const std::scoped_lock lock(mutex_);
+    for (auto& slot : slots_) {
+        if (slot->publication == publication_) slot->readers.reset();
+    }
+}
+
+std::vector<std::uint32_t> Seats::committed_slots() {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::uint32_t> found;
+    for (std::uint32_t i = 0; i < slots_.size(); i++) {
+        if (slots_[i]->publication == committed_ && committed_ != 0) found.push_back(i);
+    }
+    std::ranges::sort(found, {}, [&](std::uint32_t slot) { return slots_[slot]->part_number; });
+    return found;
+}
+
+void Seats::offer_again(const Publication& publication, std::span<const std::uint32_t> slots,
+                        std::uint64_t first_part_number) {
+    const std::scoped_lock lock(mutex_);
+    publication_ = publication.number();
+    version_ = publication.version();
+    first_part_number_ = first_part_number;
+    next_part_number_ = first_part_number + slots.size();
+    rejected_.clear();
+    ended_.clear();
+    readers_.reset();
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        const SubscriberPage* at = seats_[i].state == Seat::State::joined ? page(i) : nullptr;
+        readers_[i] = at != nullptr &&
+                      (observe(at->live_version) < version_ ||
+                       observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned));
+    }
+    for (std::uint32_t part = 0; part < slots.size(); part++) {
+        Slot& slot = *slots_[slots[part]];
+        for (std::uint32_t seat = 0; seat < seats_.size(); seat++) {
+            if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
+        }
+        slot.publication = publication_;
+        slot.part_number = first_part_number + part;
+        slot.readers |= readers_;
+    }
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        if (readers_[i]) store_release(control_->admission(i).reads, publication_);
+    }
 }
 
 Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
     const std::scoped_lock lock(mutex_);
     Slot* best = nullptr;
+    const auto order = [&](const Slot& slot) {
+        return std::pair(together_ && slot.publication == committed_, slot.part_number);
+    };
+    const auto sooner = [&](const Slot& a, const Slot& b) { return order(a) < order(b); };
     for (std::uint32_t i = 0; i < slots_.size(); i++) {
         Slot& slot = *slots_[i];
         if (!slot.filled) continue;
@@ -203,8 +268,7 @@ Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
         }
         // The slot that was used longest ago: a version stays complete in the slots as long as
         // possible.
-        if (!read &&
-            (best == nullptr || slot.part_number < best->part_number || slot.publication == 0)) {
+        if (!read && (best == nullptr || sooner(slot, *best) || slot.publication == 0)) {
             best = &slot;
             *index = i;
             if (slot.publication == 0) break;
@@ -267,7 +331,7 @@ bool Seats::expel(const std::string& name) {
 
 Seats::Progress Seats::progress(bool with_names) {
     const std::scoped_lock lock(mutex_);
-    Progress now{.rejected = rejected_};
+    Progress now{.waiting = {}, .rejected = rejected_, .ended = ended_};
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
         if (!readers_[i]) continue;
         now.readers++;

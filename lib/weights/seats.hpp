@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bitset>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ class Seats {
     void vacate(SeatId id);
 
     // --- for the thread that publishes ---
+    // For a sharded trainer: a reader that ends before it has staged the version counts as `ended`,
+    // and the slots of the committed version are filled last. Called before any engine is admitted.
+    void keep_together() { together_ = true; }
     // Slots are made before any engine is admitted, and in place of those that are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
@@ -64,6 +68,15 @@ class Seats {
     // A publication was begun: all joined subscribers must read it, or only those that lack the
     // version.
     void open(const Publication& publication, bool only_behind);
+    // The slots of the publication, which was aborted, are free at once: engines of a sharded
+    // trainer copy from slots only after the commit.
+    void free_aborted();
+    // The slots of the committed version, in the order of its parts.
+    [[nodiscard]] std::vector<std::uint32_t> committed_slots();
+    // A publication was begun that offers the committed version from these slots, whose parts have
+    // new numbers from here on, to all joined subscribers that do not serve it.
+    void offer_again(const Publication& publication, std::span<const std::uint32_t> slots,
+                     std::uint64_t first_part_number);
     // It is over. `joinable`: a late subscriber may read it while it is in the slots.
     void close(bool joinable);
     // Takes a slot without readers for the part of this number; null if all are being read.
@@ -87,6 +100,7 @@ class Seats {
         std::uint32_t staged = 0;
         std::string waiting;   // names of those that have not staged
         std::string rejected;  // name and reason of one that cannot take it
+        std::string ended;     // name of one that ended before it had staged the version
     };
     [[nodiscard]] Progress progress(bool with_names);
     // Names of the subscribers that hold slots.
@@ -110,6 +124,7 @@ class Seats {
     [[nodiscard]] bool passed(std::uint32_t seat, const Slot& slot) const;
     void free_seat(std::uint32_t seat);
     void keep_rejection(std::uint32_t seat);
+    void note_ended(std::uint32_t seat);
     void free_dead();
     // No longer waited for; its slots are kept for it until it is gone.
     void set_aside(std::uint32_t seat);
@@ -120,7 +135,11 @@ class Seats {
     std::chrono::nanoseconds spin_;
     Interruption interruption_;
     std::int64_t looked_ns_ = 0;  // for dead ones, across waits that may be short
+    bool together_ = false;
     std::mutex mutex_;
+    bool open_ = false;            // the publication
+    std::uint64_t committed_ = 0;  // the publication with the committed version; 0: none
+    std::string ended_;
     std::vector<Seat> seats_;
     std::atomic<std::uint32_t> seats_used_ = 0;  // seats below it were taken before
     std::vector<std::unique_ptr<Slot>> slots_;

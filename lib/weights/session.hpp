@@ -113,6 +113,12 @@ class Session {
         return observe(control_->admission(seat_).epoch) != epoch_;
     }
     [[nodiscard]] Result<void> check_admitted() const;
+    // The publisher lives; peer_gone.
+    [[nodiscard]] Result<void> check_publisher() const;
+    // The decision of all ranks about a version, as rank 0 has it.
+    [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const {
+        return decided(control_->shown_ranks(), version);
+    }
 
     // --- our words ---
     [[nodiscard]] SubscriberPage& own() const { return control_->own(); }
@@ -137,7 +143,6 @@ class Session {
     Result<void> open_backend(const device::Gpus& gpus);
     Result<void> take_seat(Patience& patience);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
-    [[nodiscard]] Result<void> check_publisher() const;
     [[nodiscard]] std::unexpected<Error> late(std::string_view what) const;
     [[nodiscard]] Bell& own_bell() const {
         return control_->bell(ControlOffsets::subscriber_bell(seat_));

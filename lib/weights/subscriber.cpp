@@ -1,4 +1,4 @@
-// The public interface of a subscriber, over SubscriberImpl.
+// The public interface of a subscriber, over SubscriberImpl or ShardedEngine.
 
 #include <utility>
 
@@ -7,13 +7,20 @@
 #include "greeting.hpp"
 #include "ring_link.hpp"
 #include "rollring/relay.hpp"
+#include "sharded_engine.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring {
 
 Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const WeightTensor> into,
                                       const SubscriberOptions& options, Deadline deadline) {
-    auto impl = weights::SubscriberImpl::attach(ring, into, options, device::gpus(), deadline);
+    const device::Gpus& gpus = device::gpus();
+    if (!options.layout.empty()) {
+        auto sharded = weights::ShardedEngine::attach(ring, into, options, gpus, deadline);
+        if (!sharded) return std::unexpected(sharded.error());
+        return Subscriber(std::move(*sharded));
+    }
+    auto impl = weights::SubscriberImpl::attach(ring, into, options, gpus, deadline);
     if (!impl) return std::unexpected(impl.error());
     return Subscriber(std::move(*impl));
 }
@@ -24,7 +31,7 @@ Result<std::vector<TensorInfo>> Subscriber::published(std::string_view ring,
     return weights::SubscriberImpl::published(ring, options, device::gpus(), deadline);
 }
 
-Subscriber::Subscriber(std::unique_ptr<weights::SubscriberImpl> impl) : impl_(std::move(impl)) {}
+Subscriber::Subscriber(std::unique_ptr<weights::EngineEnd> impl) : impl_(std::move(impl)) {}
 Subscriber::Subscriber(Subscriber&&) noexcept = default;
 Subscriber& Subscriber::operator=(Subscriber&& other) noexcept {
     std::swap(impl_, other.impl_);
@@ -137,7 +144,7 @@ std::string_view name(DeltaWay way) {
     return "unknown";
 }
 
-Update::Update(weights::SubscriberImpl* impl)
+Update::Update(weights::EngineEnd* impl)
     : impl_(impl), publication_(impl->update().publication), version_(impl->update().version) {}
 Update::Update(Update&& other) noexcept
     : impl_(std::exchange(other.impl_, nullptr)),

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 
 #include "fault_point.hpp"
@@ -11,47 +10,9 @@
 #include "greeting.hpp"
 #include "packing.hpp"
 #include "tensor_memory.hpp"
+#include "with_publisher.hpp"
 
 namespace rollring::weights {
-namespace {
-
-// Waits for a ring that is about to be made as well.
-Result<RingLink> attach_ring(std::string_view ring, Patience& patience) {
-    for (;;) {
-        auto link = RingLink::attach(ring, patience.piece(), false);
-        if (link) return link;
-        const bool absent =
-            link.error().code == Errc::not_found || link.error().code == Errc::not_ready;
-        if (!absent || patience.over()) return link;
-    }
-}
-
-// Retries until there is a publisher: one may be about to come, or have just gone.
-template <class Try>
-std::invoke_result_t<Try, RingLink, Patience&> with_publisher(std::string_view ring,
-                                                              const SubscriberOptions& options,
-                                                              Deadline deadline, const Try& meet) {
-    Patience patience(deadline, &options.keep_waiting);
-    for (;;) {
-        auto link = attach_ring(ring, patience);
-        if (!link) return std::unexpected(link.error());
-        auto met = meet(std::move(*link), patience);
-        if (met) return met;
-        const bool absent =
-            met.error().code == Errc::not_found || met.error().code == Errc::peer_gone;
-        if (!absent) return met;
-        if (patience.over()) {
-            return refused(
-                Errc::timed_out,
-                fmt::format("no publisher for '{}' appeared on ring {} by the deadline ({})",
-                            options.name, ring, met.error().message));
-        }
-        nap();
-    }
-}
-
-}  // namespace
-
 Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view ring,
                                                                std::span<const WeightTensor> into,
                                                                const SubscriberOptions& options,
@@ -252,6 +213,8 @@ Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, De
     if (!mapped) return give_up_unless_late(std::move(mapped.error()));
     update_.lent = *mapped;
     if (auto fine = verify(part, deadline); !fine) {
+        // A sharded trainer fills the slots of an aborted version without waiting for us.
+        if (outcome() == Outcome::aborted) return give_up(aborted());
         return give_up_unless_late(std::move(fine.error()));
     }
     update_.lent_slots.push_back(*slot);
@@ -338,14 +301,18 @@ Result<void> SubscriberImpl::stage(Deadline deadline) {
     auto waited = session_->wait("its device to finish reading", deadline,
                                  [&] { return session_->reading().is_read(end); });
     if (!waited) return give_up_unless_late(std::move(waited.error()));
-    update_.staged = true;
     if (delta_) show_delta(delta_->report(), session_->own());
+    vote();
+    return {};
+}
+
+void SubscriberImpl::vote() {
+    update_.staged = true;
     set_state(SubscriberState::staged);
     store_release(session_->own().staged_version, update_.version);
     store_release(session_->own().staged, update_.publication);
     FAULT_POINT("weights.staged");
     session_->ring_publisher();
-    return {};
 }
 
 Result<void> SubscriberImpl::wait_committed(Deadline deadline) {

@@ -1,7 +1,6 @@
 #pragma once
 // One subscriber: the steps of a version on its way in, over a session with a publisher.
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "delta_staging.hpp"
+#include "engine_end.hpp"
 #include "gpus.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
@@ -17,22 +17,7 @@
 
 namespace rollring::weights {
 
-// The progress of an incoming version.
-struct UpdateState {
-    bool open = false;
-    bool staged = false;
-    bool committed = false;  // as wait_committed found
-    bool came_late = false;  // the version was committed before we began to read it
-    std::uint64_t publication = 0;
-    std::int64_t version = -1;
-    std::uint64_t first_part_number = 0;
-    std::uint32_t parts_lent = 0;
-    std::uint32_t parts_done = 0;
-    std::deque<std::uint32_t> lent_slots = {};  // of parts that are being read, in their order
-    const std::byte* lent = nullptr;            // the last one's memory
-};
-
-class SubscriberImpl {
+class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
   public:
     static Result<std::unique_ptr<SubscriberImpl>> attach(std::string_view ring,
                                                           std::span<const WeightTensor> into,
@@ -44,33 +29,52 @@ class SubscriberImpl {
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);
-    // Call it before destruction. False: the object must not be destroyed, because the device may
-    // still read.
-    bool shut_down() { return session_->close(); }
-    void interrupt() { session_->interrupt(); }
-    // Errc::forked in a child of the process that made it.
-    [[nodiscard]] Result<void> check_process() const { return session_->check_process(); }
+    bool shut_down() override { return session_->close(); }
+    void interrupt() override { session_->interrupt(); }
+    [[nodiscard]] Result<void> check_process() const override { return session_->check_process(); }
 
-    Result<void> next(Deadline deadline);
-    Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
-    Result<void> done_reading(std::uint32_t part, Stream stream);
-    Result<void> load(Deadline deadline, Stream stream);
-    Result<void> stage(Deadline deadline);
-    Result<void> wait_committed(Deadline deadline);
-    Result<void> adopt(Deadline deadline);
-    Result<void> rollback();
-    void reject(std::string_view why, std::string_view tensor);
-    void refuse(std::string_view why);
-    Result<void> check_memory(std::span<const WeightTensor> tensors);
+    Result<void> next(Deadline deadline) override;
+    Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline) override;
+    Result<void> done_reading(std::uint32_t part, Stream stream) override;
+    Result<void> load(Deadline deadline, Stream stream) override;
+    Result<void> stage(Deadline deadline) override;
+    Result<void> wait_committed(Deadline deadline) override;
+    Result<void> adopt(Deadline deadline) override;
+    Result<void> rollback() override;
+    void reject(std::string_view why, std::string_view tensor) override;
+    void refuse(std::string_view why) override;
+    Result<void> check_memory(std::span<const WeightTensor> tensors) override;
 
-    [[nodiscard]] const UpdateState& update() const { return update_; }
-    [[nodiscard]] const Holding& holding() const { return holding_; }
-    [[nodiscard]] bool stages_by_difference() const { return delta_.has_value(); }
-    [[nodiscard]] DeltaReport delta() const { return delta_ ? delta_->report() : DeltaReport{}; }
-    [[nodiscard]] std::span<const TensorInfo> tensors() const { return tensors_.infos(); }
-    [[nodiscard]] const Manifest& manifest() const { return session_->manifest(); }
-    [[nodiscard]] std::uint64_t imports() const { return session_->imports(); }
-    [[nodiscard]] std::int64_t publisher_id() const { return session_->publisher_id(); }
+    // --- steps of an end of a sharded engine, which leaves a version in the slots until all ranks
+    // have committed it (held_version.cpp) ---
+    // The version that next() would return now.
+    [[nodiscard]] std::optional<std::int64_t> offered() const;
+    // Lets a version pass that another end does not have any more, or that is live already.
+    void pass();
+    // Waits for all parts of the version, and keeps them lent. Can be retried after timed_out.
+    Result<void> hold(Deadline deadline);
+    // Declares that all parts are held.
+    void vote();
+    [[nodiscard]] Outcome outcome() const;
+    // Whether the ring has the version that is under way, from this publisher's ranks.
+    [[nodiscard]] bool is_in_ring() const;
+    void note_commit() { update_.committed = true; }
+    // Copies the parts into the engine's tensors, which hold a mixture until that is done.
+    Result<void> take_held(Stream stream, Deadline deadline);
+    // The engine holds a mixture of two versions.
+    void poison(const Error& why);
+    [[nodiscard]] Session& session() { return *session_; }
+
+    [[nodiscard]] const UpdateState& update() const override { return update_; }
+    [[nodiscard]] const Holding& holding() const override { return holding_; }
+    [[nodiscard]] bool stages_by_difference() const override { return delta_.has_value(); }
+    [[nodiscard]] DeltaReport delta() const override {
+        return delta_ ? delta_->report() : DeltaReport{};
+    }
+    [[nodiscard]] std::span<const TensorInfo> tensors() const override { return tensors_.infos(); }
+    [[nodiscard]] const Manifest& manifest() const override { return session_->manifest(); }
+    [[nodiscard]] std::uint64_t imports() const override { return session_->imports(); }
+    [[nodiscard]] std::int64_t publisher_id() const override { return session_->publisher_id(); }
 
   private:
     SubscriberImpl(const SubscriberOptions& options, RingLink link)
@@ -81,7 +85,6 @@ class SubscriberImpl {
                       const device::Gpus& gpus, Patience& patience);
 
     [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
-    [[nodiscard]] Outcome outcome() const;
     Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);
     Result<void> wait_quiet(Deadline deadline);

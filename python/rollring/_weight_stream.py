@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ._arrays import dtype_name
-from ._weight_publisher import WeightPublisher, WeightTransaction
+from ._weight_publisher import WeightPublisher
+from ._weight_transaction import WeightTransaction
 from ._weights import TimeLeft, refused
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _core
 from ._blocks import OneVersion, shown, unpicklable
+from ._weight_layout import WeightLayout
 from ._weight_memory import Memory
 from ._weight_parts import Parts
 from ._weights import (
@@ -66,7 +67,7 @@ class WeightUpdate(OneVersion):
             delta = engine.delta or {"version": -1}
             written = delta["version"] == self.version and delta["way"] == "in_place"
         else:
-            written = self._loaded
+            written = self._loaded and not engine._writes_late
         if written:
             engine._memory.count_writes()
 
@@ -163,15 +164,15 @@ class WeightUpdate(OneVersion):
         """Wait until all engines have the version and the trainer has committed it, then declare
         that this engine serves it.
 
-        With ``staging="delta"`` this writes the changed values to the engine's tensors, which must
-        not be in use meanwhile, nor read by work that is queued on a stream of the GPU other than
+        With ``staging="delta"`` or a layout this writes to the engine's tensors, which must not be
+        in use meanwhile, nor read by work that is queued on a stream of the GPU other than
         its default one: pause between `wait_committed` and this.
 
         Raises:
             TimedOutError: It is not committed yet; call it again.
             VersionAbortedError: It was given up.
-            InvalidArgumentError: With ``staging="delta"``: a tensor has moved since the engine
-                attached. Nothing was written; the engine has to attach again.
+            InvalidArgumentError: With ``staging="delta"`` or a layout: a tensor has moved since the
+                engine attached. Nothing was written; the engine has to attach again.
         """
         self.subscriber._refuse_moved_targets()
         self.subscriber._end.adopt(self.version, timeout)
@@ -186,7 +187,7 @@ class WeightUpdate(OneVersion):
 
     def _mark_adopted(self) -> None:
         self._over = True
-        if self.subscriber._by_difference:
+        if self.subscriber._writes_late:
             self.subscriber._memory.count_writes()
 
     def finish(self, timeout: float | None = None) -> None:
@@ -273,6 +274,10 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
             comes.
         delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
+        layout: For an engine of a trainer with shards: the boxes that ``into`` needs, in memories
+            of its names, dtypes and numbers of elements, of this engine's rank alone. The engine
+            attaches to all ranks of the trainer; `WeightUpdate.adopt` writes to ``into``, which is
+            contiguous, and nothing before it does.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -299,6 +304,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         staging: str = "copy",
         delta_fallback: str = "refuse",
         delta_list_bytes: int = 0,
+        layout: WeightLayout | None = None,
         timeout: float | None = 10.0,
     ) -> None:
         self.ring = ring
@@ -307,6 +313,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self._views: list[Any] = []
         self._memory = Memory(())
         self._by_difference = staging == "delta"
+        self._writes_late = self._by_difference or layout is not None
         self._device = None
         if into is not None:
             if device is not None:
@@ -331,6 +338,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         }
         if rank is not None:
             options["rank"] = rank
+        if layout is not None:
+            options["layout"] = layout.to_bytes()
         self._end = _core.WeightSubscriber(ring, described, options, timeout)
 
     def next(self, timeout: float | None = None) -> WeightUpdate:
@@ -367,7 +376,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         del targets
 
     def _refuse_moved_targets(self) -> None:
-        if self._by_difference:
+        if self._writes_late:
             self._memory.refuse_moved()
 
     def check_memory(self, tensors: Mapping[str, Any]) -> None:

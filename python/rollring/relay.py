@@ -11,8 +11,9 @@ from typing import Any
 
 from . import _core
 from ._weight_parts import Piece
-from ._weight_publisher import WeightPublisher, WeightTransaction
+from ._weight_publisher import WeightPublisher
 from ._weight_subscriber import WeightSubscriber
+from ._weight_transaction import WeightTransaction
 from ._weights import Described, TensorAt
 
 __all__ = [

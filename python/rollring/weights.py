@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from ._weight_publisher import WeightPublisher, WeightTransaction
+from ._weight_layout import WeightLayout, WeightPlan
+from ._weight_publisher import WeightPublisher
 from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weight_transaction import WeightTransaction
 from ._weights import WeightView
 
 __all__ = [
+    "WeightLayout",
+    "WeightPlan",
     "WeightPublisher",
     "WeightSubscriber",
     "WeightTransaction",

@@ -32,6 +32,15 @@ class Options {
         span = std::chrono::nanoseconds(static_cast<std::int64_t>(within * 1e9));
         return true;
     }
+    // A table of bytes.
+    bool take(const char* field, std::vector<std::byte>& table) {
+        nb::object value = pop(field);
+        if (!value.is_valid()) return false;
+        const auto bytes = as<nb::bytes>(value, field);
+        const auto* const from = static_cast<const std::byte*>(bytes.data());
+        table.assign(from, from + bytes.size());
+        return true;
+    }
     // By name, up to the last one.
     template <class Enum>
     bool take(const char* field, Enum& member, Enum last) {
@@ -200,6 +209,7 @@ PublisherOptions publisher_options(nb::dict given) {
     options.take("checksums", made.checksums);
     options.take("handed_on", made.handed_on);
     options.take("subscribers_max", made.subscribers_max);
+    options.take("layout", made.layout);
     options.end("a weight publisher");
     return made;
 }
@@ -217,6 +227,7 @@ SubscriberOptions subscriber_options(nb::dict given) {
     options.take("staging", made.staging, Staging::delta);
     options.take("delta_fallback", made.delta_fallback, DeltaFallback::in_place);
     options.take("delta_list_bytes", made.delta_list_bytes);
+    options.take("layout", made.layout);
     options.end("a weight subscriber");
     return made;
 }

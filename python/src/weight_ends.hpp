@@ -21,6 +21,10 @@ inline Stream stream_at(std::uintptr_t address) {
 // From each Described of rollring/_weights.py; the caller keeps the memory at their addresses.
 std::vector<WeightTensor> tensors_of(nb::list given);
 
+// A dtype by its name; raises for another text.
+DType dtype_called(const std::string& name);
+
+void bind_weight_layout(nb::module_& module);
 void bind_weight_publisher(nb::module_& module);
 void bind_weight_subscriber(nb::module_& module);
 

@@ -7,23 +7,19 @@
 #include "weight_ends.hpp"
 
 namespace rollring::python {
-namespace {
 
-DType dtype_called(nb::handle name) {
-    const auto text = nb::cast<std::string>(name);
-    const auto dtype = DType::parse(text);
-    if (!dtype) raise("invalid_argument", "'" + text + "' is not a dtype");
+DType dtype_called(const std::string& name) {
+    const auto dtype = DType::parse(name);
+    if (!dtype) raise("invalid_argument", "'" + name + "' is not a dtype");
     return *dtype;
 }
-
-}  // namespace
 
 std::vector<WeightTensor> tensors_of(nb::list given) {
     std::vector<WeightTensor> made;
     for (const nb::handle one : given) {
         WeightTensor tensor;
         tensor.name = nb::cast<std::string>(one.attr("name"));
-        tensor.dtype = dtype_called(one.attr("dtype"));
+        tensor.dtype = dtype_called(nb::cast<std::string>(one.attr("dtype")));
         for (const nb::handle length : one.attr("shape")) {
             tensor.shape.push_back(nb::cast<std::int64_t>(length));
         }
@@ -32,7 +28,9 @@ std::vector<WeightTensor> tensors_of(nb::list given) {
         }
         tensor.data = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(one.attr("address")));
         const nb::object published = one.attr("published_dtype");
-        if (!published.is_none()) tensor.published_dtype = dtype_called(published);
+        if (!published.is_none()) {
+            tensor.published_dtype = dtype_called(nb::cast<std::string>(published));
+        }
         const nb::object viewed = one.attr("view");
         if (!viewed.is_none()) {
             TensorView& view = tensor.view.emplace();
@@ -50,6 +48,7 @@ std::vector<WeightTensor> tensors_of(nb::list given) {
 void bind_weights(nb::module_& module) {
     bind_weight_publisher(module);
     bind_weight_subscriber(module);
+    bind_weight_layout(module);
     module.def("why_no_gpu", &why_no_gpu);
 }
 

@@ -47,9 +47,9 @@ TABLE: dict[type[Case], list[str]] = {
         "_blocks.OneVersion.__aexit__",
     ],
     Transactions: [
-        "_weight_publisher.WeightTransaction.put_async",
-        "_weight_publisher.WeightTransaction.wait_staged_async",
-        "_weight_publisher.WeightTransaction.commit_async",
+        "_weight_transaction.WeightTransaction.put_async",
+        "_weight_transaction.WeightTransaction.wait_staged_async",
+        "_weight_transaction.WeightTransaction.commit_async",
     ],
     Resends: ["_weight_publisher.WeightPublisher.resend_async"],
     Updates: [

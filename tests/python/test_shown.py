@@ -76,6 +76,8 @@ class World:
             enter(rr.RingQueue(lanes=2, lane_bytes="64KiB")),
             enter(rr.Store(store, capacity="1MiB", lanes=2)),
             rr.Column("f32"),
+            rr.weights.WeightLayout(),
+            rr.weights.WeightLayout().plan(rr.weights.WeightLayout()),
             rr.GatherColumn("token_ids"),
             rr.PlainCodec(),
             rr.PickleCodec(),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import rollring as rr
-from rollring import _weight_publisher, _weights
+from rollring import _weight_transaction, _weights
 
 PATIENCE = 60.0
 NAMES = ("a", "b", "c", "d")
@@ -47,7 +47,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     torch = SimpleNamespace(cuda=made, Tensor=Device, nn=SimpleNamespace(Parameter=Device))
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(
-        _weight_publisher, "place", lambda *given, **named: (place(*given, **named)[0], 0)
+        _weight_transaction, "place", lambda *given, **named: (place(*given, **named)[0], 0)
     )
     return made
 

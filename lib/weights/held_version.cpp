@@ -1,0 +1,63 @@
+// A version that stays in the publisher's slots until all ranks of the trainer have committed it.
+
+#include <fmt/core.h>
+
+#include <utility>
+
+#include "subscriber_impl.hpp"
+
+namespace rollring::weights {
+
+std::optional<std::int64_t> SubscriberImpl::offered() const {
+    const std::uint64_t reads = session_->reads();
+    if (update_.open || reads <= update_.publication) return {};
+    const auto seen = session_->look_up(reads);
+    if (!seen || seen->outcome == Outcome::aborted) return {};
+    const bool begun = seen->put || seen->outcome == Outcome::committed ||
+                       session_->is_filled(seen->first_part_number);
+    return begun ? std::optional(seen->version) : std::nullopt;
+}
+
+void SubscriberImpl::pass() {
+    if (!update_.open) update_.publication = session_->reads();
+    update_.open = false;
+    if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::ready);
+    session_->reading().leave(update_.publication);
+    session_->ring_publisher();
+}
+
+Result<void> SubscriberImpl::hold(Deadline deadline) {
+    if (auto there = tensors_.check_memory(session_->mover()); !there) {
+        return give_up(std::move(there.error()));
+    }
+    for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
+        if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
+    }
+    return {};
+}
+
+bool SubscriberImpl::is_in_ring() const {
+    return link_.committed(update_.version, observe(session_->publisher().ranks_id));
+}
+
+Result<void> SubscriberImpl::take_held(Stream stream, Deadline deadline) {
+    if (auto there = tensors_.check_memory(session_->mover()); !there) return there;
+    holding_.touch();
+    while (update_.parts_done < update_.parts_lent) {
+        const std::uint32_t part = update_.parts_done;
+        const auto memory = session_->map_slot(update_.lent_slots.front(), Deadline::now());
+        if (!memory) return std::unexpected(memory.error());
+        if (tensors_.can_load(parts())) {
+            if (auto loaded = tensors_.load(part, *memory, stream); !loaded) return loaded;
+        }
+        if (auto done = done_reading(part, stream); !done) return done;
+    }
+    return wait_quiet(deadline);
+}
+
+void SubscriberImpl::poison(const Error& why) {
+    holding_.touch();
+    static_cast<void>(give_up(why));
+}
+
+}  // namespace rollring::weights

@@ -1,0 +1,310 @@
+#include "sharded_engine.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rollring/weight_layout.hpp"
+#include "shard_sources.hpp"
+#include "with_publisher.hpp"
+
+namespace rollring::weights {
+namespace {
+
+constexpr std::int64_t slice_ms = 50;
+
+Deadline slice_of(Deadline deadline) {
+    return {std::min(deadline.at_ns, Deadline::after_ms(slice_ms).at_ns)};
+}
+
+Result<WeightLayout> check_options(const SubscriberOptions& options) {
+    if (options.rank || options.staging != Staging::copy) {
+        return refused(Errc::invalid_argument,
+                       "an engine with a layout attaches to all ranks, and stages in their slots: "
+                       "name no rank and no staging");
+    }
+    auto layout = WeightLayout::from_bytes(options.layout);
+    if (!layout) return layout;
+    const auto memories = layout->memories();
+    if (memories.empty() || std::ranges::any_of(memories, [&](const LayoutMemory& one) {
+            return one.rank != memories.front().rank;
+        })) {
+        return refused(Errc::invalid_argument,
+                       "the layout of an engine has the memories of one rank: its own");
+    }
+    return layout;
+}
+
+std::unexpected<Error> only_loads() {
+    return refused(Errc::invalid_argument,
+                   "an engine with a layout loads with load(), not from views of parts");
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(readability-function-size): one attempt is one piece
+Result<std::unique_ptr<ShardedEngine>> ShardedEngine::attach(std::string_view ring,
+                                                             std::span<const WeightTensor> into,
+                                                             const SubscriberOptions& options,
+                                                             const device::Gpus& gpus,
+                                                             Deadline deadline) {
+    using Made = Result<std::unique_ptr<ShardedEngine>>;
+    const auto layout = check_options(options);
+    if (!layout) return std::unexpected(layout.error());
+    return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
+        const auto ranks = manifests_of_ranks(ring, link, options.name, patience);
+        if (!ranks) return std::unexpected(ranks.error());
+        auto sources = shard_sources(*ranks, *layout, into, options, gpus);
+        if (!sources) return std::unexpected(sources.error());
+        auto writable = RingLink::attach(ring, patience.piece(), true);
+        if (!writable) return std::unexpected(writable.error());
+        std::unique_ptr<ShardedEngine> made(
+            new ShardedEngine(std::move(*writable), options.held_version));
+        made->tensors_ = std::move(sources->tensors);
+        SubscriberOptions one = options;
+        one.in_place = false;
+        one.partial = true;
+        for (std::uint32_t rank = 0; rank < ranks->size(); rank++) {
+            one.rank = rank;
+            auto end = SubscriberImpl::attach(ring, sources->into[rank], one, gpus, deadline);
+            if (!end) {
+                made->shut_down();
+                return std::unexpected(end.error());
+            }
+            made->ends_.push_back(std::move(*end));
+            if (made->ends_.back()->manifest().hash != (*ranks)[rank].hash) {
+                made->shut_down();
+                return refused(Errc::peer_gone,
+                               fmt::format("rank {} of the trainer was started again", rank));
+            }
+        }
+        return made;
+    });
+}
+
+bool ShardedEngine::shut_down() {
+    bool quiet = true;
+    for (const auto& end : ends_) quiet = end->shut_down() && quiet;
+    return quiet;
+}
+
+void ShardedEngine::interrupt() {
+    interrupted_ = true;
+    if (SubscriberImpl* const end = waits_at_) end->interrupt();
+}
+
+template <class Step>
+Result<void> ShardedEngine::in_slices(SubscriberImpl& end, bool all_live, Deadline deadline,
+                                      const Step& step) {
+    for (;;) {
+        waits_at_ = &end;
+        auto done = step(slice_of(deadline));
+        waits_at_ = nullptr;
+        if (done || done.error().code != Errc::timed_out) return done;
+        if (interrupted_.exchange(false) || deadline.passed()) return done;
+        for (const auto& other : ends_) {
+            if (!all_live) break;
+            auto there = other->session().check_admitted();
+            if (there) there = other->session().check_publisher();
+            if (!there) return there;
+        }
+    }
+}
+
+// The end at a rank that offers no version yet, or an earlier one than another rank; null: all
+// offer the same one.
+SubscriberImpl* ShardedEngine::late_end() const {
+    SubscriberImpl* const front = ends_.front().get();
+    const auto first = front->offered();
+    if (!first) return front;
+    for (const auto& end : ends_) {
+        const auto offer = end->offered();
+        if (!offer || *offer < *first) return end.get();
+        if (*offer > *first) return front;
+    }
+    return nullptr;
+}
+
+// Until all ranks offer one version.
+Result<void> ShardedEngine::wait_offers(Deadline deadline) {
+    for (;;) {
+        SubscriberImpl* const late = late_end();
+        if (late == nullptr) return {};
+        const auto before = late->offered();
+        auto waited = in_slices(*late, true, deadline, [&](Deadline slice) {
+            return late->session().wait("the next version", slice, [&] {
+                return late->offered() != before || late_end() != late;
+            });
+        });
+        if (!waited) return waited;
+    }
+}
+
+// False: ranks have gone on to another version meanwhile.
+bool ShardedEngine::take_offers() {
+    const std::int64_t version = *ends_.front()->offered();
+    bool same = version != holding_.live_version() || holding_.is_mixed();
+    for (const auto& end : ends_) {
+        if (!same) break;
+        same = end->next(Deadline::now()) && end->update().version == version;
+    }
+    if (same) return true;
+    for (const auto& end : ends_) {
+        if (end->update().open || end->offered() == version) end->pass();
+    }
+    return false;
+}
+
+Result<void> ShardedEngine::next(Deadline deadline) {
+    if (update_.open) {
+        return refused(Errc::busy, fmt::format("version {} is not finished yet", update_.version));
+    }
+    do {
+        if (auto waited = wait_offers(deadline); !waited) return waited;
+    } while (!take_offers());
+    update_ = {.open = true,
+               .publication = update_.publication + 1,
+               .version = ends_.front()->update().version};
+    held_ = false;
+    if (holding_.state() != SubscriberState::poisoned) holding_.set(SubscriberState::reading);
+    return {};
+}
+
+Result<std::span<const TensorPiece>> ShardedEngine::part(std::uint32_t, Deadline) {
+    return only_loads();
+}
+
+Result<void> ShardedEngine::done_reading(std::uint32_t, Stream) {
+    return only_loads();
+}
+
+Result<void> ShardedEngine::load(Deadline deadline, Stream stream) {
+    stream_ = stream;
+    for (const auto& end : ends_) {
+        auto held =
+            in_slices(*end, true, deadline, [&](Deadline slice) { return end->hold(slice); });
+        if (held) continue;
+        if (held.error().code == Errc::timed_out) return held;
+        return give_up(std::move(held.error()));
+    }
+    held_ = true;
+    return {};
+}
+
+Result<void> ShardedEngine::stage(Deadline) {
+    if (!held_) {
+        return refused(Errc::invalid_argument,
+                       fmt::format("version {} was not loaded", update_.version));
+    }
+    for (const auto& end : ends_) {
+        end->vote();
+    }
+    update_.staged = true;
+    holding_.set(SubscriberState::staged);
+    return {};
+}
+
+Outcome ShardedEngine::outcome() const {
+    if (ends_.size() == 1) {
+        return ends_.front()->is_in_ring() ? Outcome::committed : ends_.front()->outcome();
+    }
+    // In this order: a version that was offered again after its commit may be older than the word.
+    bool aborted = false;  // by a rank that never votes for it
+    for (const auto& end : ends_) {
+        const Outcome one = end->outcome();
+        if (one == Outcome::committed) return one;
+        aborted = aborted || one == Outcome::aborted;
+    }
+    if (const auto decision = ends_.front()->session().decision(update_.version)) return *decision;
+    return aborted ? Outcome::aborted : Outcome::open;
+}
+
+Result<void> ShardedEngine::wait_committed(Deadline deadline) {
+    if (!update_.staged) {
+        return refused(Errc::invalid_argument, "stage the version before adopting it");
+    }
+    if (update_.committed) return {};
+    Outcome now = Outcome::open;
+    SubscriberImpl& first = *ends_.front();
+    auto waited = in_slices(first, false, deadline, [&](Deadline slice) {
+        return first.session().wait(fmt::format("the commit of version {}", update_.version), slice,
+                                    [&] { return (now = outcome()) != Outcome::open; });
+    });
+    if (!waited && waited.error().code == Errc::timed_out) return waited;
+    // A rank 0 that is gone may have decided before.
+    if (!waited && (now = outcome()) != Outcome::committed) {
+        return give_up(std::move(waited.error()));
+    }
+    if (now == Outcome::aborted) {
+        return give_up({Errc::aborted, 0,
+                        fmt::format("version {} was abandoned by the trainer; {}", update_.version,
+                                    holding_.text())});
+    }
+    // Every rank of the trainer may have died between the decision and this line.
+    link_.commit(update_.version, publisher_id());
+    update_.committed = true;
+    for (const auto& end : ends_) end->note_commit();
+    return {};
+}
+
+Result<void> ShardedEngine::adopt(Deadline deadline) {
+    if (auto waited = wait_committed(deadline); !waited) return waited;
+    for (const auto& end : ends_) {
+        auto taken = end->take_held(stream_, deadline);
+        if (!taken) return poison(std::move(taken.error()));
+        holding_.touch();
+    }
+    for (const auto& end : ends_) {
+        if (auto adopted = end->adopt(deadline); !adopted)
+            return poison(std::move(adopted.error()));
+    }
+    update_.open = false;
+    holding_.adopt(update_.version);
+    return {};
+}
+
+std::unexpected<Error> ShardedEngine::give_up(Error why) {
+    update_.open = false;
+    holding_.give_up(fmt::format("version {}: {}", update_.version, why.message));
+    for (const auto& end : ends_) end->reject(why.message, {});
+    return std::unexpected(std::move(why));
+}
+
+std::unexpected<Error> ShardedEngine::poison(Error why) {
+    update_.open = false;
+    holding_.touch();
+    holding_.give_up(fmt::format("version {}: {}", update_.version, why.message));
+    for (const auto& end : ends_) end->poison(why);
+    return std::unexpected(std::move(why));
+}
+
+Result<void> ShardedEngine::rollback() {
+    return refused(Errc::invalid_argument,
+                   "an engine with a layout stages in the slots, and has no version to go back to");
+}
+
+void ShardedEngine::reject(std::string_view why, std::string_view tensor) {
+    if (!update_.open || !check_process()) return;
+    const std::string message =
+        tensor.empty() ? std::string(why) : fmt::format("tensor '{}': {}", tensor, why);
+    static_cast<void>(give_up({Errc::rejected, 0, message}));
+}
+
+void ShardedEngine::refuse(std::string_view why) {
+    if (!check_process()) return;
+    if (update_.open) return reject(why, {});
+    for (const auto& end : ends_) end->refuse(why);
+}
+
+Result<void> ShardedEngine::check_memory(std::span<const WeightTensor> tensors) {
+    return ends_.front()->check_memory(tensors);
+}
+
+std::uint64_t ShardedEngine::imports() const {
+    std::uint64_t sum = 0;
+    for (const auto& end : ends_) sum += end->imports();
+    return sum;
+}
+
+}  // namespace rollring::weights

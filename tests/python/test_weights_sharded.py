@@ -1,0 +1,201 @@
+"""Sharded trainers and parallel engines, of numpy arrays, in threads of one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring.errors import (
+    InvalidArgumentError,
+    LayoutMismatchError,
+    RejectedError,
+    UnsupportedError,
+    VersionAbortedError,
+)
+from rollring.weights import WeightLayout
+
+ROWS, COLUMNS = 10, 8
+Array = npt.NDArray[Any]
+
+
+def whole(version: int) -> Array:
+    return np.arange(ROWS * COLUMNS, dtype=np.float32).reshape(ROWS, COLUMNS) + 100 * version
+
+
+class Rank:
+    """Some rows of the tensor "w" on a rank of the trainer."""
+
+    def __init__(self, ring: str, rank: int, ranks: int, **options: Any) -> None:
+        size = -(-ROWS // ranks)
+        self.rows = slice(rank * size, min((rank + 1) * size, ROWS))
+        self.shard = np.zeros_like(whole(0)[self.rows])
+        self.layout = WeightLayout()
+        elements = self.shard.size
+        memory = self.layout.memory("mine", rank=rank, dtype="f32", elements=elements)
+        start = (self.rows.start, 0)
+        self.layout.box("w", (ROWS, COLUMNS), start=start, length=self.shard.shape, memory=memory)
+        self.publisher = rr.WeightPublisher(
+            ring, {"mine": self.shard}, rank=rank, ranks=ranks, layout=self.layout, **options
+        )
+
+    def publish(self, version: int) -> None:
+        self.shard[:] = whole(version)[self.rows]
+        self.publisher.publish(version, PATIENCE)
+
+
+class Engine:
+    """Some columns of it on a rank of an engine, behind an element of padding."""
+
+    def __init__(self, ring: str, rank: int, engines: int, **options: Any) -> None:
+        size = COLUMNS // engines
+        self.columns = slice(rank * size, (rank + 1) * size)
+        self.param = np.full(1 + ROWS * size, -1, np.float32)
+        self.layout = WeightLayout()
+        elements = self.param.size
+        memory = self.layout.memory("param", rank=rank, dtype="f32", elements=elements)
+        box = {"start": (0, self.columns.start), "length": (ROWS, size), "offset": 1}
+        self.layout.box("w", (ROWS, COLUMNS), memory=memory, **box)
+        self.end = rr.WeightSubscriber(
+            ring, {"param": self.param}, name=f"engine-{rank}", layout=self.layout, **options
+        )
+
+    def has(self, version: int) -> bool:
+        part = self.param[1:].reshape(ROWS, -1)
+        return bool(self.param[0] == -1 and (part == whole(version)[:, self.columns]).all())
+
+    def take(self) -> int:
+        with self.end.next(PATIENCE) as update:
+            pass
+        return update.version
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def fleet(ring: str, stack: ExitStack, ranks: int, engines: int) -> tuple[list[Rank], list[Engine]]:
+    trainer = [Rank(ring, rank, ranks) for rank in range(ranks)]
+    for rank in trainer:
+        stack.enter_context(rank.publisher)
+    ends = [Engine(ring, rank, engines) for rank in range(engines)]
+    for engine in ends:
+        stack.enter_context(engine.end)
+    return trainer, ends
+
+
+@pytest.mark.parametrize(("ranks", "engines"), [(1, 1), (2, 2), (4, 2), (3, 4)])
+def test_shards_reach_engines_of_another_cut(
+    ring: str, stack: ExitStack, ranks: int, engines: int
+) -> None:
+    trainer, ends = fleet(ring, stack, ranks, engines)
+    with ThreadPoolExecutor(ranks + engines) as threads:
+        for version in (1, 2, 3):
+            sent = [threads.submit(rank.publish, version) for rank in trainer]
+            taken = [threads.submit(engine.take) for engine in ends]
+            assert [one.result(PATIENCE) for one in taken] == [version] * engines
+            for one in sent:
+                one.result(PATIENCE)
+            assert all(engine.has(version) for engine in ends)
+            assert {engine.end.live_version for engine in ends} == {version}
+    assert ends[0].end.tensors == [("w", "f32", (ROWS, COLUMNS))]
+
+
+def test_nothing_is_written_before_the_commit(ring: str, stack: ExitStack) -> None:
+    trainer, (engine,) = fleet(ring, stack, 2, 1)
+    with ThreadPoolExecutor(2) as threads:
+        sent = [threads.submit(rank.publish, 1) for rank in trainer]
+        update = engine.end.next(PATIENCE)
+        update.load(PATIENCE)
+        update.stage(PATIENCE)
+        update.wait_committed(PATIENCE)
+        assert (engine.param == -1).all()
+        update.adopt(PATIENCE)
+        assert engine.has(1)
+        for one in sent:
+            one.result(PATIENCE)
+
+        begun = [rank.publisher.begin(2) for rank in trainer]
+        for rank, one in zip(trainer, begun, strict=True):
+            rank.shard[:] = 7
+            one.put_all(PATIENCE)
+        update = engine.end.next(PATIENCE)
+        update.load(PATIENCE)
+        for one in begun:
+            one.abort("not this one")
+        with pytest.raises(VersionAbortedError):
+            update.finish(PATIENCE)
+        assert engine.has(1)
+        assert engine.end.state == "ready"
+
+        # One that comes now gets the version before, although the trainer's tensors have changed.
+        late = Engine(ring, 1, 2)
+        stack.enter_context(late.end)
+        assert late.take() == 1
+        assert late.has(1)
+
+
+def test_an_engine_that_leaves_aborts_the_version(ring: str, stack: ExitStack) -> None:
+    trainer, (stays, leaves) = fleet(ring, stack, 2, 2)
+    with ThreadPoolExecutor(2) as threads:
+        sent = [threads.submit(rank.publish, 1) for rank in trainer]
+        update = leaves.end.next(PATIENCE)
+        update.load(PATIENCE)
+        leaves.end.close()
+        with pytest.raises(VersionAbortedError):
+            stays.take()
+        errors = [one.exception(PATIENCE) for one in sent]
+    # An engine that leaves in good order rejects the version.
+    assert any(isinstance(one, RejectedError) and "'engine-1'" in str(one) for one in errors)
+    assert all(isinstance(one, RejectedError | VersionAbortedError) for one in errors)
+    assert (stays.param == -1).all()
+
+
+def test_waits_for_an_event_loop(ring: str, stack: ExitStack) -> None:
+    trainer, (engine,) = fleet(ring, stack, 2, 1)
+
+    async def both() -> None:
+        async def take() -> None:
+            async with await engine.end.next_async(PATIENCE):
+                pass
+
+        async def send(rank: Rank) -> None:
+            rank.shard[:] = whole(1)[rank.rows]
+            await rank.publisher.publish_async(1, PATIENCE)
+
+        await asyncio.gather(take(), *(send(rank) for rank in trainer))
+
+    asyncio.run(both())
+    assert engine.has(1)
+
+
+def test_refusals_name_the_tensor(ring: str, stack: ExitStack) -> None:
+    layout = WeightLayout()
+    layout.memory("mine", rank=0, dtype="f32", elements=4)
+    with pytest.raises(InvalidArgumentError, match="'mine' is published with 2 elements of f32"):
+        rr.WeightPublisher(ring, {"mine": np.zeros(2, np.float32)}, layout=layout)
+    with pytest.raises(InvalidArgumentError, match="layout must be"):
+        rr._core.WeightPublisher(ring, [], {"layout": 3})
+    fleet(ring, stack, 2, 1)
+    wanted = WeightLayout()
+    memory = wanted.memory("param", rank=0, dtype="bf16", elements=4)
+    wanted.box("w", (ROWS, COLUMNS), start=(0, 0), length=(1, 4), memory=memory)
+    with pytest.raises(LayoutMismatchError, match="tensor 'param' has 4 elements of f32"):
+        rr.WeightSubscriber(ring, {"param": np.zeros(4, np.float32)}, layout=wanted)
+    half = WeightLayout()
+    memory = half.memory("param", rank=0, dtype="f16", elements=4)
+    half.box("w", (ROWS, COLUMNS), start=(0, 0), length=(1, 4), memory=memory)
+    with pytest.raises(UnsupportedError, match="rank 0 of the trainer publishes it as f32"):
+        rr.WeightSubscriber(ring, {"param": np.zeros(4, np.float16)}, layout=half)
+    with pytest.raises(InvalidArgumentError, match="name no rank and no staging"):
+        rr.WeightSubscriber(ring, {"param": np.zeros(4, np.float16)}, layout=half, rank=0)
