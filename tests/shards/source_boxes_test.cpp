@@ -19,7 +19,7 @@ namespace {
 using test::BuiltLayout;
 
 constexpr std::int64_t row_count = 38'000;
-// A search in a tree of so many boxes takes 16 steps down, and as many for the neighbours.
+// A search in a tree of 38,000 boxes takes 16 steps down, and as many for the neighbours.
 constexpr std::uint64_t steps_per_row = 40;
 
 // A box for each row, in this order; row r is on rank r % ranks.
