@@ -144,7 +144,7 @@ TEST_CASE("recording: without room it ends behind a whole batch, and says so in 
     const Whole source(3);
     const Folder folder;
     CHECK(in_child([&] {
-              std::signal(SIGXFSZ, SIG_IGN);
+              static_cast<void>(std::signal(SIGXFSZ, SIG_IGN));
               const rlimit limit{.rlim_cur = 10'000, .rlim_max = 10'000};
               require(setrlimit(RLIMIT_FSIZE, &limit) == 0, "no limit");
               const Recording batches = open_recording(source.folder.path());
