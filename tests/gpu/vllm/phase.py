@@ -6,7 +6,8 @@
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
-    ranks       versions of an engine of two tensor parallel ranks (two GPUs); ranks_moe, ranks_times,
+    ranks       versions of an engine of two tensor parallel ranks (two GPUs); ranks_moe,
+                ranks_times,
                 ranks_times_moe, ranks_kills1 ..., ranks_ends, ranks_sleeps: as above
     ranks_moe30 versions of 30 billion parameters, by ours alone
     far         an engine on another GPU than its trainer, beside vLLM's own nccl

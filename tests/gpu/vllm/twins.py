@@ -1,4 +1,4 @@
-"""vLLM's own packed ipc to an engine of one or more ranks. Each engine's rank reads from the trainer's
+"""vLLM's own packed ipc to an engine of one or more ranks. Each of them reads from the trainer's
 process on its GPU, so there are as many of these: each has the model whole, as FSDP gathers it.
 """
 
