@@ -3,40 +3,12 @@
 #include <thread>
 
 #include "channel.hpp"
-#include "fake_device.hpp"
+#include "device_pair.hpp"
 
 namespace rollring::test {
-namespace {
-
-const PublisherOptions on_gpu{.device = trainer_gpu, .slot_bytes = 4096};
-
-// A trainer and an engine, each on a fake GPU of its own; 2 slots.
-struct Pair {
-    explicit Pair(const PublisherOptions& options = on_gpu, SubscriberOptions receiving = {}) {
-        fake_device(trainer_gpu).reset();
-        fake_device(engine_gpu).reset();
-        publisher.emplace(publisher_on(ring, trainer, options));
-        receiving.rank = 0;
-        receiving.device = engine_gpu;
-        subscriber.emplace(subscriber_on(ring, engine, receiving));
-    }
-    TestRing ring;
-    Tensors trainer = small_model();
-    Tensors engine = small_model();
-    std::optional<Publisher> publisher;
-    std::optional<Subscriber> subscriber;
-};
-
-PublisherOptions with_all_in_slots() {
-    PublisherOptions options = on_gpu;
-    options.slots = 16;
-    return options;
-}
-
-}  // namespace
 
 TEST_CASE("a trainer's stream that stops costs each call its deadline, and nothing is lost") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     FakeDevice& gpu = fake_device(trainer_gpu);
     gpu.stopped = true;
     Transaction version = send(*pair.publisher, pair.trainer, 1);
@@ -63,7 +35,7 @@ TEST_CASE("a trainer's stream that stops costs each call its deadline, and nothi
 }
 
 TEST_CASE("a put that has to wait for another stream ends by its deadline and can go on") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     FakeDevice& gpu = fake_device(trainer_gpu);
     pair.trainer.fill(1);
     auto version = pair.publisher->begin(1);
@@ -90,7 +62,7 @@ TEST_CASE("a put that has to wait for another stream ends by its deadline and ca
 }
 
 TEST_CASE("a part whose packing was refused is packed when put is called again") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     FakeDevice& gpu = fake_device(trainer_gpu);
     pair.trainer.fill(1);
     auto version = pair.publisher->begin(1);
@@ -109,7 +81,7 @@ TEST_CASE("a part whose packing was refused is packed when put is called again")
 }
 
 TEST_CASE("a trainer's device that fails is named, and the engine keeps what it has") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
     REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
     first.join();
@@ -133,7 +105,7 @@ TEST_CASE("a trainer's device that fails is named, and the engine keeps what it 
 }
 
 TEST_CASE("an engine's stream that stops is waited for before its slot is filled again") {
-    Pair pair;  // 2 slots, more parts
+    DevicePair pair;  // 2 slots, more parts
     FakeDevice& gpu = fake_device(engine_gpu);
     REQUIRE(pair.publisher->parts() > 2);
     pair.trainer.fill(1);
@@ -189,7 +161,7 @@ TEST_CASE("an engine's stream that stops is waited for before its slot is filled
 TEST_CASE("a part that the engine's device does not verify in time can be asked for again") {
     PublisherOptions options = with_all_in_slots();
     options.checksums = true;
-    Pair pair(options);
+    DevicePair pair(options);
     FakeDevice& gpu = fake_device(engine_gpu);
     Transaction version = send(*pair.publisher, pair.trainer, 1);
     auto update = pair.subscriber->next(patience());
@@ -207,7 +179,7 @@ TEST_CASE("a part that the engine's device does not verify in time can be asked 
 }
 
 TEST_CASE("stage waits for the engine's device, not beyond its deadline") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     FakeDevice& gpu = fake_device(engine_gpu);
     Transaction version = send(*pair.publisher, pair.trainer, 1);
     auto update = pair.subscriber->next(patience());
@@ -242,7 +214,7 @@ TEST_CASE("stage waits for the engine's device, not beyond its deadline") {
 TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
     PublisherOptions options = with_all_in_slots();
     options.memory = PayloadMemory::legacy_ipc;
-    Pair pair(options);
+    DevicePair pair(options);
     std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
     REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
     first.join();
@@ -257,7 +229,7 @@ TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
 }
 
 TEST_CASE("a tensor whose memory is released is refused by name, and nothing is copied") {
-    Pair pair(with_all_in_slots());
+    DevicePair pair(with_all_in_slots());
     FakeDevice& trainer = fake_device(trainer_gpu);
     FakeDevice& engine = fake_device(engine_gpu);
     const WeightTensor& ours = pair.trainer.list()[1];
@@ -301,116 +273,6 @@ TEST_CASE("a tensor whose memory is released is refused by name, and nothing is 
     REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));
     again.join();
     CHECK(pair.engine.holds(3));
-}
-
-TEST_CASE("an engine whose device stops while it compares keeps its slot, and can go on") {
-    Pair pair(on_gpu, {.staging = Staging::delta});  // 2 slots, more parts
-    FakeDevice& gpu = fake_device(engine_gpu);
-    pair.trainer.fill(1);
-    auto version = pair.publisher->begin(1);
-    REQUIRE_OK(version);
-    REQUIRE(!version->put_all(soon()));  // both slots
-    auto update = pair.subscriber->next(patience());
-    REQUIRE_OK(update);
-    gpu.stopped = true;
-    for (int i = 0; i < 2; i++) {
-        const auto late = update->load(soon());
-        REQUIRE(!late);
-        CHECK(late.error().code == Errc::timed_out);
-    }
-    auto full = version->put_all(soon());
-    REQUIRE(!full);
-    CHECK(full.error().message.contains("'engine'"));
-
-    SUBCASE("with the same version") {
-        gpu.go_on();
-        std::thread engine([&] {
-            REQUIRE_OK(update->load(patience()));
-            REQUIRE_OK(update->stage(patience()));
-            REQUIRE_OK(update->adopt(patience()));
-        });
-        REQUIRE_OK(version->put_all(patience()));
-        REQUIRE_OK(version->publish());
-        REQUIRE_OK(version->commit(patience()));
-        engine.join();
-        CHECK(pair.engine.holds(1));
-    }
-    SUBCASE("with the next one, if it has given that one up") {
-        update->reject("changed its mind");
-        const auto next = pair.subscriber->next(soon());
-        REQUIRE(!next);
-        CHECK(next.error().message.contains("its device to finish reading"));
-        full = version->put_all(soon());
-        REQUIRE(!full);
-        CHECK(full.error().code == Errc::timed_out);
-        gpu.go_on();
-        REQUIRE_OK(version->put_all(patience()));
-        version->abort();
-        std::thread engine([&] { CHECK(*take(*pair.subscriber) == 2); });
-        pair.trainer.fill(2);
-        auto open = pair.publisher->begin(2);
-        REQUIRE_OK(open);
-        REQUIRE_OK(open->put_all(patience()));
-        REQUIRE_OK(open->publish());
-        REQUIRE_OK(open->commit(patience()));
-        engine.join();
-        CHECK(pair.engine.holds(2));
-    }
-}
-
-TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
-    Pair pair(with_all_in_slots(), {.staging = Staging::delta});
-    FakeDevice& gpu = fake_device(engine_gpu);
-    std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
-    REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
-    first.join();
-    std::thread second([&] {
-        auto update = pair.subscriber->next(patience());
-        REQUIRE_OK(update);
-        REQUIRE_OK(update->load(patience()));
-        REQUIRE_OK(update->stage(patience()));
-        REQUIRE_OK(update->wait_committed(patience()));
-        gpu.refuses = true;
-        CHECK(update->adopt(patience()).error().code == Errc::device_error);
-        gpu.refuses = false;
-    });
-    REQUIRE_OK(send(*pair.publisher, pair.trainer, 2).commit(patience()));
-    second.join();
-    CHECK(pair.subscriber->state() == SubscriberState::poisoned);
-    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
-    std::thread third([&] { REQUIRE_OK(take(*pair.subscriber)); });
-    REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));
-    third.join();
-    CHECK(pair.engine.holds(3));
-    CHECK(pair.subscriber->state() == SubscriberState::ready);
-    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
-    CHECK(pair.engine.holds(3));
-}
-
-TEST_CASE("the memory of a list is kept for versions that change about as much") {
-    Pair pair(with_all_in_slots(), {.staging = Staging::delta});
-    auto& trained = pair.trainer.memory()[0];  // of 3300 elements of 4 bytes
-    std::int64_t version = 0;
-    // Passes a version with that many changes; returns the memory that was kept for it.
-    const auto kept_for = [&](std::size_t changes) {
-        for (std::size_t i = 0; i < changes; i++) trained[12 * i] ^= std::byte{1};
-        std::thread taking([&] { REQUIRE_OK(take(*pair.subscriber)); });
-        auto open = pair.publisher->begin(++version);
-        REQUIRE_OK(open);
-        REQUIRE_OK(open->put_all(patience()));
-        REQUIRE_OK(open->publish());
-        REQUIRE_OK(open->commit(patience()));
-        taking.join();
-        CHECK(pair.subscriber->delta().changed == changes);
-        return fake_device(engine_gpu).kept_bytes.load();
-    };
-    CHECK(kept_for(1000) == 0);
-    const std::uint64_t kept = kept_for(800);
-    CHECK(kept >= 1000 * 6);
-    CHECK(kept_for(900) == kept);
-    CHECK(kept_for(100) == kept);
-    CHECK(kept_for(0) < kept / 3);
-    CHECK(kept_for(1000) == 0);
 }
 
 }  // namespace rollring::test

@@ -1,0 +1,119 @@
+// Staging by difference on a device that stops getting anywhere, or fails.
+
+#include <thread>
+
+#include "device_pair.hpp"
+
+namespace rollring::test {
+
+TEST_CASE("an engine whose device stops while it compares keeps its slot, and can go on") {
+    DevicePair pair(on_gpu, {.staging = Staging::delta});  // 2 slots, more parts
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));  // both slots
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    for (int i = 0; i < 2; i++) {
+        const auto late = update->load(soon());
+        REQUIRE(!late);
+        CHECK(late.error().code == Errc::timed_out);
+    }
+    auto full = version->put_all(soon());
+    REQUIRE(!full);
+    CHECK(full.error().message.contains("'engine'"));
+
+    SUBCASE("with the same version") {
+        gpu.go_on();
+        std::thread engine([&] {
+            REQUIRE_OK(update->load(patience()));
+            REQUIRE_OK(update->stage(patience()));
+            REQUIRE_OK(update->adopt(patience()));
+        });
+        REQUIRE_OK(version->put_all(patience()));
+        REQUIRE_OK(version->publish());
+        REQUIRE_OK(version->commit(patience()));
+        engine.join();
+        CHECK(pair.engine.holds(1));
+    }
+    SUBCASE("with the next one, if it has given that one up") {
+        update->reject("changed its mind");
+        const auto next = pair.subscriber->next(soon());
+        REQUIRE(!next);
+        CHECK(next.error().message.contains("its device to finish reading"));
+        full = version->put_all(soon());
+        REQUIRE(!full);
+        CHECK(full.error().code == Errc::timed_out);
+        gpu.go_on();
+        REQUIRE_OK(version->put_all(patience()));
+        version->abort();
+        std::thread engine([&] { CHECK(*take(*pair.subscriber) == 2); });
+        pair.trainer.fill(2);
+        auto open = pair.publisher->begin(2);
+        REQUIRE_OK(open);
+        REQUIRE_OK(open->put_all(patience()));
+        REQUIRE_OK(open->publish());
+        REQUIRE_OK(open->commit(patience()));
+        engine.join();
+        CHECK(pair.engine.holds(2));
+    }
+}
+
+TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
+    DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    std::thread first([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 1).commit(patience()));
+    first.join();
+    std::thread second([&] {
+        auto update = pair.subscriber->next(patience());
+        REQUIRE_OK(update);
+        REQUIRE_OK(update->load(patience()));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(update->wait_committed(patience()));
+        gpu.refuses = true;
+        CHECK(update->adopt(patience()).error().code == Errc::device_error);
+        gpu.refuses = false;
+    });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 2).commit(patience()));
+    second.join();
+    CHECK(pair.subscriber->state() == SubscriberState::poisoned);
+    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
+    std::thread third([&] { REQUIRE_OK(take(*pair.subscriber)); });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 3).commit(patience()));
+    third.join();
+    CHECK(pair.engine.holds(3));
+    CHECK(pair.subscriber->state() == SubscriberState::ready);
+    CHECK(pair.subscriber->rollback().error().code == Errc::invalid_argument);
+    CHECK(pair.engine.holds(3));
+}
+
+TEST_CASE("the memory of a list is kept for versions that change about as much") {
+    DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
+    auto& trained = pair.trainer.memory()[0];  // of 3300 elements of 4 bytes
+    std::int64_t version = 0;
+    // Passes a version with that many changes; returns the memory that was kept for it.
+    const auto kept_for = [&](std::size_t changes) {
+        for (std::size_t i = 0; i < changes; i++) trained[12 * i] ^= std::byte{1};
+        std::thread taking([&] { REQUIRE_OK(take(*pair.subscriber)); });
+        auto open = pair.publisher->begin(++version);
+        REQUIRE_OK(open);
+        REQUIRE_OK(open->put_all(patience()));
+        REQUIRE_OK(open->publish());
+        REQUIRE_OK(open->commit(patience()));
+        taking.join();
+        CHECK(pair.subscriber->delta().changed == changes);
+        return fake_device(engine_gpu).kept_bytes.load();
+    };
+    CHECK(kept_for(1000) == 0);
+    const std::uint64_t kept = kept_for(800);
+    CHECK(kept >= 1000 * 6);
+    CHECK(kept_for(900) == kept);
+    CHECK(kept_for(100) == kept);
+    CHECK(kept_for(0) < kept / 3);
+    CHECK(kept_for(1000) == 0);
+}
+
+}  // namespace rollring::test
