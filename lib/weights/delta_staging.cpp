@@ -43,7 +43,6 @@ void DeltaStaging::start(std::int64_t version, const Holding& holding) {
     was_whole_ = !holding.is_mixed();
     const bool serves = was_whole_ && holding.live_version() >= 0;
     may_copy_ = fallback_ == DeltaFallback::in_place || !serves;
-    comparing_.reset();
     // The next version is about as large as the last one. A GPU waits for all of its work when
     // memory is freed, so a little more is kept.
     const std::uint64_t wanted = report_.way == DeltaWay::in_place ? 0 : report_.list_bytes / 4 * 5;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "difference.hpp"
 #include "rollring/weights.hpp"
@@ -28,6 +29,8 @@ class DeltaStaging {
                       Holding& holding);
     // Of a call to take that ended with timed_out: the stream on which the device reads the slot.
     [[nodiscard]] std::optional<Stream> comparing() const { return comparing_; }
+    // The same when the version is given up: the next one has nothing to go on with.
+    std::optional<Stream> leave() { return std::exchange(comparing_, std::nullopt); }
     // Exchanges the values of the version, which is committed.
     Result<void> swap_in(Holding& holding);
     // Exchanges them back; returns the version before.

@@ -164,7 +164,7 @@ std::unexpected<Error> SubscriberImpl::give_up(Error why) {
     if (why.code != Errc::aborted && why.code != Errc::peer_gone && why.code != Errc::expelled) {
         store_release(page.rejected, update_.publication);
     }
-    const auto comparing = delta_ ? delta_->comparing() : std::nullopt;
+    const auto comparing = delta_ ? delta_->leave() : std::nullopt;
     if (comparing) static_cast<void>(finish_oldest_part(*comparing));
     session_->reading().leave(update_.publication);
     return std::unexpected(std::move(why));
