@@ -295,6 +295,8 @@ class [[nodiscard]] ROLLRING_API Update {
     // Returns the oldest lent part once the stream reaches this point.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
     // Copies all parts into the tensors given to attach: part, scatter and done_reading for each.
+    // May be called again after timed_out. With Staging::delta, a part that is being compared then
+    // stays in the stream of the earlier call.
     Result<void> load(Deadline deadline, Stream stream = {});
     // Declares that the engine holds the complete version; waits for the device first.
     Result<void> stage(Deadline deadline);

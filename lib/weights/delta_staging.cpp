@@ -81,9 +81,10 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
     if (!listed_) return false;
     {
         const Timed timed(report_.compare_ns);
-        const auto fits = difference_->compare(part, slot, stream, deadline);
+        const Stream begun_on = comparing_.value_or(stream);
+        const auto fits = difference_->compare(part, slot, begun_on, deadline);
         const bool late = !fits && fits.error().code == Errc::timed_out;
-        comparing_ = late ? std::optional(stream) : std::nullopt;
+        comparing_ = late ? std::optional(begun_on) : std::nullopt;
         if (!fits) return std::unexpected(fits.error());
         listed_ = *fits;
     }

@@ -77,6 +77,29 @@ TEST_CASE("an engine whose device stops while it compares keeps its slot, and ca
     }
 }
 
+TEST_CASE("a comparison goes on in the stream of its first call, which is waited for") {
+    DevicePair pair(on_gpu, {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    int streams[2];
+    for (int& stream : streams) {
+        CHECK(update->load(soon(), Stream{&stream}).error().code == Errc::timed_out);
+        CHECK(gpu.compares_on.load() == &streams[0]);
+    }
+    update->reject("changed its mind");
+    CHECK(gpu.queued() == 1);
+    CHECK(gpu.queued(Stream{&streams[0]}) == 1);
+    gpu.go_on();
+    version->abort();
+    pass(pair, 2);
+}
+
 TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
     DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
     FakeDevice& gpu = fake_device(engine_gpu);

@@ -18,6 +18,7 @@ using namespace device;
 struct Queued {
     Reached reached;
     void* context;
+    Stream stream;
 };
 
 struct Queue {
@@ -87,6 +88,7 @@ class FakeDifference : public Difference {
     }
     Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
                          Deadline deadline) override {
+        device_->compares_on = stream.handle;
         while (device_->stopped && !device_->failed && !deadline.passed()) {
         }
         if (device_->failed) return failure();
@@ -129,7 +131,7 @@ class FakeMover : public HostMover {
         if (!device_->stopped) return HostMover::when_reached(stream, reached, context);
         Queue& queue = queues[index_of(*device_)];
         const std::scoped_lock lock(queue.mutex);
-        queue.all.push_back({reached, context});
+        queue.all.push_back({reached, context, stream});
         return {};
     }
     Result<void> wait(Stream, Deadline deadline) override {
@@ -216,6 +218,13 @@ std::size_t FakeDevice::queued() const {
     Queue& queue = queues[index_of(*this)];
     const std::scoped_lock lock(queue.mutex);
     return queue.all.size();
+}
+
+std::size_t FakeDevice::queued(Stream stream) const {
+    Queue& queue = queues[index_of(*this)];
+    const std::scoped_lock lock(queue.mutex);
+    return static_cast<std::size_t>(std::ranges::count_if(
+        queue.all, [&](const Queued& one) { return one.stream.handle == stream.handle; }));
 }
 
 }  // namespace test

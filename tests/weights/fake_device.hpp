@@ -15,6 +15,7 @@ struct FakeDevice {
     std::atomic<bool> stopped = false;            // streams do not get anywhere
     std::atomic<bool> failed = false;             // nor ever will
     std::atomic<bool> refuses = false;            // copies cannot be queued
+    std::atomic<void*> compares_on = nullptr;     // the stream named last
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
     std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
     std::atomic<int> blocks = 0;                  // that were made and not freed
@@ -23,6 +24,7 @@ struct FakeDevice {
     // Healthy, nothing queued; a failed device's queue is forgotten.
     void reset();
     [[nodiscard]] std::size_t queued() const;
+    [[nodiscard]] std::size_t queued(Stream stream) const;  // on this one
 };
 
 // Publishers use device 0, subscribers 1.
