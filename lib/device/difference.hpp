@@ -28,6 +28,7 @@ class Difference {
     // Compares a part in its slot with the tensors, which are only read, and appends the values of
     // the slot that differ. Waits for the device. False: there is no room, and the list is as it
     // was before. timed_out: the device still compares; a call with the same arguments goes on.
+    // After another error it may still compare, too.
     virtual Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
                                  Deadline deadline) = 0;
     // Exchanges the listed values of the first `parts` parts with those of the tensors. Waits for

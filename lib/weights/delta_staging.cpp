@@ -83,8 +83,7 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
         const Timed timed(report_.compare_ns);
         const Stream begun_on = comparing_.value_or(stream);
         const auto fits = difference_->compare(part, slot, begun_on, deadline);
-        const bool late = !fits && fits.error().code == Errc::timed_out;
-        comparing_ = late ? std::optional(begun_on) : std::nullopt;
+        comparing_ = fits ? std::nullopt : std::optional(begun_on);
         if (!fits) return std::unexpected(fits.error());
         listed_ = *fits;
     }

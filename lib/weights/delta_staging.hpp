@@ -24,11 +24,11 @@ class DeltaStaging {
     // Lists the differences of a part. False: there is no room, so the differences of the parts
     // before it are in the tensors now, and it and all later parts are to be copied there.
     // too_large: there is no room, and that is not allowed.
-    // timed_out: the device still reads the slot; a call with the same part and slot goes on, in
-    // the stream of the first call.
+    // After another error the device may still read the slot. timed_out: a call with the same part
+    // and slot goes on, in the stream of the first call.
     Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Deadline deadline,
                       Holding& holding);
-    // Of a call to take that ended with timed_out: the stream on which the device reads the slot.
+    // Of a call to take that failed: the stream on which the device may still read the slot.
     [[nodiscard]] std::optional<Stream> comparing() const { return comparing_; }
     // The same when the version is given up: the next one has nothing to go on with.
     std::optional<Stream> leave() { return std::exchange(comparing_, std::nullopt); }

@@ -100,6 +100,31 @@ TEST_CASE("a comparison goes on in the stream of its first call, which is waited
     pass(pair, 2);
 }
 
+TEST_CASE("an engine keeps a slot that its device may still compare when it hears of an error") {
+    DevicePair pair(on_gpu, {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = gpu.loses = true;
+    CHECK(update->load(patience()).error().code == Errc::device_error);
+    gpu.loses = false;
+    CHECK(gpu.queued() == 1);
+    const auto full = version->put_all(soon());
+    REQUIRE(!full);
+    CHECK(full.error().code == Errc::timed_out);
+    const auto next = pair.subscriber->next(soon());
+    REQUIRE(!next);
+    CHECK(next.error().message.contains("its device to finish reading"));
+    gpu.go_on();
+    REQUIRE_OK(version->put_all(patience()));
+    version->abort();
+    pass(pair, 2);
+}
+
 TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
     DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
     FakeDevice& gpu = fake_device(engine_gpu);

@@ -89,6 +89,7 @@ class FakeDifference : public Difference {
     Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
                          Deadline deadline) override {
         device_->compares_on = stream.handle;
+        if (device_->loses) return failure();
         while (device_->stopped && !device_->failed && !deadline.passed()) {
         }
         if (device_->failed) return failure();
@@ -210,7 +211,7 @@ void FakeDevice::go_on() {
 }
 
 void FakeDevice::reset() {
-    stopped = failed = refuses = false;
+    stopped = failed = refuses = loses = false;
     static_cast<void>(take_all(*this));
 }
 

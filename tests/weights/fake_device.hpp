@@ -15,6 +15,7 @@ struct FakeDevice {
     std::atomic<bool> stopped = false;            // streams do not get anywhere
     std::atomic<bool> failed = false;             // nor ever will
     std::atomic<bool> refuses = false;            // copies cannot be queued
+    std::atomic<bool> loses = false;              // comparisons run, but their callers get an error
     std::atomic<void*> compares_on = nullptr;     // the stream named last
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
     std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
