@@ -292,7 +292,8 @@ class [[nodiscard]] ROLLRING_API Update {
     // filled again, and is unmapped with the subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
-    // Returns the oldest lent part once the stream reaches this point.
+    // Returns the oldest lent part once the stream reaches this point. Errors: invalid_argument,
+    // with Staging::delta always: there load() does it.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
     // Copies all parts into the tensors given to attach: part, scatter and done_reading for each.
     // May be called again after timed_out. With Staging::delta, a part that is being compared then

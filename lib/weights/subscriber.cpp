@@ -11,6 +11,16 @@
 #include "subscriber_impl.hpp"
 
 namespace rollring {
+namespace {
+
+// A part that is being compared is not its caller's to return, either.
+Result<void> check_views(const weights::EngineEnd& impl) {
+    if (!impl.stages_by_difference()) return {};
+    return refused(Errc::invalid_argument,
+                   "an engine with Staging::delta loads with load(), not from views of parts");
+}
+
+}  // namespace
 
 Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const WeightTensor> into,
                                       const SubscriberOptions& options, Deadline deadline) {
@@ -174,14 +184,12 @@ std::uint32_t Update::parts() const {
 }
 Result<std::span<const TensorPiece>> Update::part(std::uint32_t part, Deadline deadline) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
-    if (impl_->stages_by_difference()) {
-        return refused(Errc::invalid_argument,
-                       "an engine with Staging::delta loads with load(), not from views of parts");
-    }
+    if (auto views = check_views(*impl_); !views) return std::unexpected(views.error());
     return impl_->part(part, deadline);
 }
 Result<void> Update::done_reading(std::uint32_t part, Stream stream) {
     if (auto open = check_open(); !open) return std::unexpected(open.error());
+    if (auto views = check_views(*impl_); !views) return views;
     return impl_->done_reading(part, stream);
 }
 Result<void> Update::load(Deadline deadline, Stream stream) {

@@ -125,6 +125,25 @@ TEST_CASE("an engine keeps a slot that its device may still compare when it hear
     pass(pair, 2);
 }
 
+TEST_CASE("an engine cannot return a part that its device compares") {
+    DevicePair pair(on_gpu, {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.stopped = true;
+    CHECK(update->load(soon()).error().code == Errc::timed_out);
+    const auto returned = update->done_reading(0);
+    REQUIRE(!returned);
+    CHECK(returned.error().code == Errc::invalid_argument);
+    CHECK(returned.error().message.contains("Staging::delta"));
+    CHECK(gpu.queued() == 0);
+    gpu.go_on();
+}
+
 TEST_CASE("an engine whose device fails within the exchange is poisoned until the next version") {
     DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
     FakeDevice& gpu = fake_device(engine_gpu);
