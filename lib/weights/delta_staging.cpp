@@ -43,9 +43,9 @@ void DeltaStaging::start(std::int64_t version, const Holding& holding) {
     was_whole_ = !holding.is_mixed();
     const bool serves = was_whole_ && holding.live_version() >= 0;
     may_copy_ = fallback_ == DeltaFallback::in_place || !serves;
-    // The next version is about as large as the last one. A GPU waits for all of its work when
-    // memory is freed, so a little more is kept.
-    const std::uint64_t wanted = report_.way == DeltaWay::in_place ? 0 : report_.list_bytes / 4 * 5;
+    // The list is about as large as the last one. A GPU waits for all of its work when memory is
+    // freed, so a little more is kept.
+    const std::uint64_t wanted = swapped_bytes_ / 4 * 5;
     if (wanted > kept_bytes_ || wanted < kept_bytes_ / 3 * 2) kept_bytes_ = wanted;
     const bool grows = fallback_ == DeltaFallback::beside;
     difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_,
@@ -104,6 +104,7 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
 }
 
 Result<void> DeltaStaging::swap_in(Holding& holding) {
+    swapped_bytes_ = listed_ ? report_.list_bytes : 0;
     if (!listed_) return {};
     const Timed timed(report_.swap_ns);
     const std::int64_t live = holding.live_version();

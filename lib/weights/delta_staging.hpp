@@ -47,11 +47,12 @@ class DeltaStaging {
     std::unique_ptr<device::Difference> difference_;
     DeltaFallback fallback_;
     std::uint64_t list_bytes_;
-    std::uint64_t kept_bytes_ = 0;  // of the list's memory, from one version to the next
-    std::uint32_t parts_ = 0;       // of the version, that are in the list
-    bool listed_ = true;            // all of its parts so far are
-    bool was_whole_ = false;        // the tensors held one version before it, or none
-    bool may_copy_ = false;         // into the tensors, if the list is full
+    std::uint64_t kept_bytes_ = 0;     // of the list's memory, from one version to the next
+    std::uint64_t swapped_bytes_ = 0;  // of the last list whose version was adopted
+    std::uint32_t parts_ = 0;          // of the version, that are in the list
+    bool listed_ = true;               // all of its parts so far are
+    bool was_whole_ = false;           // the tensors held one version before it, or none
+    bool may_copy_ = false;            // into the tensors, if the list is full
     std::optional<Stream> comparing_;
     std::optional<std::int64_t> before_;  // the version that rolling back restores
     DeltaReport report_;

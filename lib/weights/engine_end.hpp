@@ -18,6 +18,7 @@ struct UpdateState {
     bool staged = false;
     bool committed = false;  // as wait_committed found
     bool came_late = false;  // the version was committed before we began to read it
+    bool listing = false;    // the list of its differences was begun
     std::uint64_t publication = 0;
     std::int64_t version = -1;
     std::uint64_t first_part_number = 0;

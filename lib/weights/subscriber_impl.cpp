@@ -271,7 +271,7 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));
     }
-    if (delta_ && update_.parts_lent == 0) delta_->start(update_.version, holding_);
+    if (delta_ && !std::exchange(update_.listing, true)) delta_->start(update_.version, holding_);
     // After timed_out it resumes where it was.
     bool is_lent = delta_ && delta_->comparing();
     for (std::uint32_t i = is_lent ? update_.parts_done : update_.parts_lent; i < parts(); i++) {

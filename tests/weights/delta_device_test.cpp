@@ -194,6 +194,26 @@ TEST_CASE("the memory of a list is kept for versions that change about as much")
     const std::uint64_t kept = kept_for(800);
     CHECK(kept >= 1000 * 6);
     CHECK(kept_for(900) == kept);
+    {
+        // Neither a load that is called again before the first part is there, nor a version that is
+        // given up, says how large the next list is.
+        FakeDevice& trainer = fake_device(trainer_gpu);
+        trainer.stopped = true;
+        auto open = pair.publisher->begin(++version);
+        REQUIRE_OK(open);
+        REQUIRE_OK(open->put_all(patience()));
+        REQUIRE_OK(open->publish());
+        auto update = pair.subscriber->next(patience());
+        REQUIRE_OK(update);
+        for (int i = 0; i < 2; i++) {
+            CHECK(update->load(soon()).error().code == Errc::timed_out);
+            CHECK(fake_device(engine_gpu).kept_bytes.load() == kept);
+        }
+        trainer.go_on();
+        REQUIRE_OK(update->load(patience()));
+        update->reject("changed its mind");
+    }
+    CHECK(kept_for(900) == kept);
     CHECK(kept_for(100) == kept);
     CHECK(kept_for(0) < kept / 3);
     CHECK(kept_for(1000) == 0);
