@@ -292,12 +292,10 @@ class [[nodiscard]] ROLLRING_API Update {
     // filled again, and is unmapped with the subscriber.
     // Errors: timed_out, aborted, peer_gone, expelled, checksum_mismatch (names the tensor).
     Result<std::span<const TensorPiece>> part(std::uint32_t part, Deadline deadline);
-    // Returns the oldest lent part once the stream reaches this point. Errors: invalid_argument,
-    // with Staging::delta always: there load() does it.
+    // Returns the oldest lent part once the stream reaches this point; not with Staging::delta.
     Result<void> done_reading(std::uint32_t part, Stream stream = {});
     // Copies all parts into the tensors given to attach: part, scatter and done_reading for each.
-    // May be called again after timed_out. With Staging::delta, a part that is being compared then
-    // stays in the stream of the earlier call.
+    // After timed_out another call goes on; a comparison, in the stream of the earlier call.
     Result<void> load(Deadline deadline, Stream stream = {});
     // Declares that the engine holds the complete version; waits for the device first.
     Result<void> stage(Deadline deadline);
