@@ -16,16 +16,16 @@ Element load(const std::byte* at, std::uint32_t i) {
     return value;
 }
 
-// Elements from `begin` on, one by one, behind the `found` ones.
+// One by one.
 template <class Element>
-std::uint32_t find_rest(const std::byte* live, const std::byte* next, std::uint32_t begin,
-                        std::uint32_t end, std::uint16_t first_index, std::uint16_t* index,
-                        Element* value, std::uint32_t found) {
-    for (std::uint32_t i = begin; i < end; i++) {
+std::uint32_t find_each(const std::byte* live, const std::byte* next, std::uint32_t elements,
+                        std::uint16_t first_index, Changes<Element> to) {
+    std::uint32_t found = 0;
+    for (std::uint32_t i = 0; i < elements; i++) {
         const auto incoming = load<Element>(next, i);
         // Without a branch: whether an element has changed cannot be predicted.
-        index[found] = static_cast<std::uint16_t>(first_index + i);
-        value[found] = incoming;
+        to.index[found] = static_cast<std::uint16_t>(first_index + i);
+        to.value[found] = incoming;
         found += load<Element>(live, i) != incoming ? 1 : 0;
     }
     return found;
@@ -93,7 +93,7 @@ struct Vector<std::uint64_t> {
 template <class Element>
 ROLLRING_AVX512 std::uint32_t find_by_vectors(const std::byte* live, const std::byte* next,
                                               std::uint32_t elements, std::uint16_t first_index,
-                                              std::uint16_t* index, Element* value) {
+                                              Changes<Element> to) {
     constexpr std::uint32_t lanes = 64 / sizeof(Element);
     std::uint16_t numbers[64];
     for (std::uint16_t i = 0; i < 64; i++) numbers[i] = static_cast<std::uint16_t>(first_index + i);
@@ -108,19 +108,22 @@ ROLLRING_AVX512 std::uint32_t find_by_vectors(const std::byte* live, const std::
             Vector<Element>::differ(_mm512_loadu_si512(live + i * sizeof(Element)), incoming);
         if (mask != 0) {
             const auto lower = static_cast<__mmask32>(mask);
-            _mm512_storeu_si512(index + found, _mm512_maskz_compress_epi16(lower, low));
+            _mm512_storeu_si512(to.index + found, _mm512_maskz_compress_epi16(lower, low));
             if constexpr (lanes == 64) {
                 _mm512_storeu_si512(
-                    index + found + _mm_popcnt_u32(lower),
+                    to.index + found + _mm_popcnt_u32(lower),
                     _mm512_maskz_compress_epi16(static_cast<__mmask32>(mask >> 32), high));
             }
-            Vector<Element>::put(value + found, mask, incoming);
+            Vector<Element>::put(to.value + found, mask, incoming);
             found += static_cast<std::uint32_t>(_mm_popcnt_u64(mask));
         }
         low = _mm512_add_epi16(low, step);
         if constexpr (lanes == 64) high = _mm512_add_epi16(high, step);
     }
-    return find_rest(live, next, i, elements, first_index, index, value, found);
+    const std::size_t at = std::size_t{i} * sizeof(Element);
+    return found + find_each(live + at, next + at, elements - i,
+                             static_cast<std::uint16_t>(first_index + i),
+                             Changes<Element>{to.index + found, to.value + found});
 }
 
 bool has_vectors() {
@@ -138,41 +141,47 @@ bool has_vectors() {
 template <class Element>
 std::uint32_t find_changes_plain(const std::byte* live, const std::byte* next,
                                  std::uint32_t elements, std::uint16_t first_index,
-                                 std::uint16_t* index, Element* value) {
+                                 Changes<Element> to) {
     constexpr std::uint32_t lanes = 64 / sizeof(Element);
     std::uint32_t found = 0;
+    const auto find_from = [&](std::uint32_t begin, std::uint32_t count) {
+        const std::size_t at = std::size_t{begin} * sizeof(Element);
+        return find_each(live + at, next + at, count,
+                         static_cast<std::uint16_t>(first_index + begin),
+                         Changes<Element>{to.index + found, to.value + found});
+    };
     std::uint32_t i = 0;
     for (; i + lanes <= elements; i += lanes) {
         if (same_64_bytes(live + i * sizeof(Element), next + i * sizeof(Element))) continue;
-        found = find_rest(live, next, i, i + lanes, first_index, index, value, found);
+        found += find_from(i, lanes);
     }
-    return find_rest(live, next, i, elements, first_index, index, value, found);
+    return found + find_from(i, elements - i);
 }
 
 template <class Element>
 std::uint32_t find_changes(const std::byte* live, const std::byte* next, std::uint32_t elements,
-                           std::uint16_t first_index, std::uint16_t* index, Element* value) {
+                           std::uint16_t first_index, Changes<Element> to) {
 #if defined(__x86_64__)
-    if (has_vectors()) return find_by_vectors(live, next, elements, first_index, index, value);
+    if (has_vectors()) return find_by_vectors(live, next, elements, first_index, to);
 #endif
-    return find_changes_plain(live, next, elements, first_index, index, value);
+    return find_changes_plain(live, next, elements, first_index, to);
 }
 
 template std::uint32_t find_changes(const std::byte*, const std::byte*, std::uint32_t,
-                                    std::uint16_t, std::uint16_t*, std::uint8_t*);
+                                    std::uint16_t, Changes<std::uint8_t>);
 template std::uint32_t find_changes(const std::byte*, const std::byte*, std::uint32_t,
-                                    std::uint16_t, std::uint16_t*, std::uint16_t*);
+                                    std::uint16_t, Changes<std::uint16_t>);
 template std::uint32_t find_changes(const std::byte*, const std::byte*, std::uint32_t,
-                                    std::uint16_t, std::uint16_t*, std::uint32_t*);
+                                    std::uint16_t, Changes<std::uint32_t>);
 template std::uint32_t find_changes(const std::byte*, const std::byte*, std::uint32_t,
-                                    std::uint16_t, std::uint16_t*, std::uint64_t*);
+                                    std::uint16_t, Changes<std::uint64_t>);
 template std::uint32_t find_changes_plain(const std::byte*, const std::byte*, std::uint32_t,
-                                          std::uint16_t, std::uint16_t*, std::uint8_t*);
+                                          std::uint16_t, Changes<std::uint8_t>);
 template std::uint32_t find_changes_plain(const std::byte*, const std::byte*, std::uint32_t,
-                                          std::uint16_t, std::uint16_t*, std::uint16_t*);
+                                          std::uint16_t, Changes<std::uint16_t>);
 template std::uint32_t find_changes_plain(const std::byte*, const std::byte*, std::uint32_t,
-                                          std::uint16_t, std::uint16_t*, std::uint32_t*);
+                                          std::uint16_t, Changes<std::uint32_t>);
 template std::uint32_t find_changes_plain(const std::byte*, const std::byte*, std::uint32_t,
-                                          std::uint16_t, std::uint16_t*, std::uint64_t*);
+                                          std::uint16_t, Changes<std::uint64_t>);
 
 }  // namespace rollring::device

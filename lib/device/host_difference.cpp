@@ -46,7 +46,8 @@ class Collector {
         const auto first = static_cast<std::uint16_t>(distance(to));
         std::uint32_t found = 0;
         if (from_stride == 1) {
-            found = find_changes(to, from, elements, first, &index_[count_], &value_[count_]);
+            found = find_changes(to, from, elements, first,
+                                 Changes<Element>{&index_[count_], &value_[count_]});
         } else {
             for (std::uint32_t i = 0; i < elements; i++) {
                 check(to + std::size_t{i} * sizeof(Element), load(from, i * from_stride),
@@ -145,21 +146,29 @@ class Collector {
     std::array<Element, capacity + changes_spare> value_;
 };
 
-// A row of the innermost dimension.
+// Of the innermost dimension. Strides are in elements.
+struct Row {
+    std::byte* to;
+    std::int64_t to_stride;
+    const std::byte* from;
+    std::int64_t from_stride;
+    std::uint64_t elements;
+};
+
 template <class Element>
-void compare_row(Collector<Element>& collector, std::byte* to, std::int64_t to_stride,
-                 const std::byte* from, std::int64_t from_stride, std::uint64_t elements) {
-    if (to_stride != 1) {
-        collector.compare_apart(to, to_stride, from, from_stride,
-                                static_cast<std::int64_t>(elements));
+void compare_row(Collector<Element>& collector, Row row) {
+    if (row.to_stride != 1) {
+        collector.compare_apart(row.to, row.to_stride, row.from, row.from_stride,
+                                static_cast<std::int64_t>(row.elements));
         return;
     }
-    while (elements > 0 && !collector.full()) {
-        const auto now = static_cast<std::uint32_t>(std::min<std::uint64_t>(elements, changes_max));
-        collector.compare(to, from, now, from_stride);
-        to += std::size_t{now} * sizeof(Element);
-        from += now * from_stride * std::int64_t{sizeof(Element)};
-        elements -= now;
+    while (row.elements > 0 && !collector.full()) {
+        const auto now =
+            static_cast<std::uint32_t>(std::min<std::uint64_t>(row.elements, changes_max));
+        collector.compare(row.to, row.from, now, row.from_stride);
+        row.to += std::size_t{now} * sizeof(Element);
+        row.from += now * row.from_stride * std::int64_t{sizeof(Element)};
+        row.elements -= now;
     }
 }
 
@@ -168,7 +177,7 @@ bool compare_job(const CopyJob& job, const std::byte* from, EntryList& list,
                  std::uint64_t& changed) {
     Collector<Element> collector(list);
     if (job.shape.empty()) {
-        compare_row(collector, job.tensor, 1, from, 1, job.elements);
+        compare_row(collector, {job.tensor, 1, from, 1, job.elements});
     } else {
         const std::size_t last = job.shape.size() - 1;
         const auto row = static_cast<std::uint64_t>(job.shape[last]);
@@ -180,9 +189,9 @@ bool compare_job(const CopyJob& job, const std::byte* from, EntryList& list,
                 to += at[dim] * job.strides[dim];
                 of += at[dim] * job.packed_strides[dim];
             }
-            compare_row(collector, job.tensor + to * std::int64_t{sizeof(Element)},
-                        job.strides[last], from + of * std::int64_t{sizeof(Element)},
-                        job.packed_strides[last], row);
+            compare_row(collector,
+                        {job.tensor + to * std::int64_t{sizeof(Element)}, job.strides[last],
+                         from + of * std::int64_t{sizeof(Element)}, job.packed_strides[last], row});
             for (std::size_t dim = last; dim-- > 0;) {
                 at[dim]++;
                 if (at[dim] != job.shape[dim]) break;

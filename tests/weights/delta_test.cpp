@@ -99,7 +99,7 @@ void check_finding(Dice& dice) {
             std::vector<std::uint16_t> index(elements + device::changes_spare);
             std::vector<Element> value(elements + device::changes_spare);
             index.resize(find(live.data() + shift, next.data() + shift, elements, first,
-                              index.data(), value.data()));
+                              device::Changes<Element>{index.data(), value.data()}));
             value.resize(index.size());
             REQUIRE(index == places);
             REQUIRE(value == values);
