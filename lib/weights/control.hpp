@@ -116,7 +116,10 @@ inline constexpr std::int64_t outcomes = 4;
 struct RanksPage {
     // version * outcomes + Outcome of the last version that was decided.
     std::atomic<std::int64_t> decision;
-    std::uint8_t reserved[56];
+    // The last committed version whose decision another one has replaced; -1: none. A rank that
+    // looks late finds its version here.
+    std::atomic<std::int64_t> committed;
+    std::uint8_t reserved[48];
     struct alignas(line_bytes) Rank {
         std::atomic<std::int64_t> staged;   // its vote: a version; -1: none. Counts while it lives
         std::atomic<std::uint32_t> joined;  // 1: it has attached

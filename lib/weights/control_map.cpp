@@ -35,6 +35,7 @@ Result<OwnControl> OwnControl::make(const ControlHeader& facts) {
     poke(made.publisher_to_write().committed, std::int64_t{-1});
     poke(made.publisher_to_write().ranks_id, facts.created_ns);
     poke(made.ranks_page().decision, std::int64_t{-1});
+    poke(made.ranks_page().committed, std::int64_t{-1});
     for (auto& rank : made.ranks_page().ranks) {
         poke(rank.staged, std::int64_t{-1});
         poke(rank.begun, std::int64_t{-1});
@@ -106,9 +107,26 @@ std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t 
 std::optional<Outcome> decided(const RanksPage& page, std::int64_t version) {
     const std::int64_t word = observe(page.decision);
     if (word < 0 || word / outcomes < version) return {};
-    // A later version was decided: this one cannot have been committed without us.
-    if (word / outcomes > version) return Outcome::aborted;
-    return static_cast<Outcome>(word % outcomes);
+    if (word / outcomes == version) return static_cast<Outcome>(word % outcomes);
+    // A later version was decided, and aborted: none is committed without this rank's vote. So if
+    // this version was committed, it is the last one that was.
+    return observe(page.committed) == version ? Outcome::committed : Outcome::aborted;
+}
+
+bool decide(RanksPage& page, std::int64_t version, Outcome outcome) {
+    std::int64_t seen = observe(page.decision);
+    const std::int64_t wanted = version * outcomes + static_cast<std::int64_t>(outcome);
+    while (seen < 0 || seen / outcomes < version) {
+        // Before the word is replaced: a rank that has voted may not have seen it yet.
+        if (seen >= 0 && static_cast<Outcome>(seen % outcomes) == Outcome::committed) {
+            std::int64_t last = observe(page.committed);
+            while (last < seen / outcomes &&
+                   !page.committed.compare_exchange_weak(last, seen / outcomes)) {
+            }
+        }
+        if (page.decision.compare_exchange_weak(seen, wanted)) return true;
+    }
+    return false;
 }
 
 }  // namespace rollring::weights

@@ -99,5 +99,7 @@ std::optional<PublicationView> look_up(const PublisherPage& page, std::uint64_t 
 
 // The ranks' decision about a version, once there is one.
 std::optional<Outcome> decided(const RanksPage& page, std::int64_t version);
+// Decides unless this version or a later one is decided; whether it did.
+bool decide(RanksPage& page, std::int64_t version, Outcome outcome);
 
 }  // namespace rollring::weights

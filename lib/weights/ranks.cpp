@@ -113,13 +113,9 @@ std::optional<Outcome> RanksLink::decision(std::int64_t version) const {
 }
 
 Outcome RanksLink::decide(std::int64_t version, Outcome outcome) const {
-    std::int64_t seen = observe(page_->decision);
-    const std::int64_t wanted = version * outcomes + static_cast<std::int64_t>(outcome);
-    while (seen < 0 || seen / outcomes < version) {
-        if (page_->decision.compare_exchange_weak(seen, wanted)) {
-            ring_all();
-            return outcome;
-        }
+    if (rollring::weights::decide(*page_, version, outcome)) {
+        ring_all();
+        return outcome;
     }
     return decision(version).value_or(Outcome::aborted);
 }

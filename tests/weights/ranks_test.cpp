@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "channel.hpp"
+#include "control_map.hpp"
 #include "ranks.hpp"
 #include "ring_link.hpp"
 #include "rollring/stash.hpp"
@@ -19,6 +20,27 @@ Subscriber engine_on(const TestRing& ring, Tensors& tensors, std::uint32_t rank)
 }
 
 }  // namespace
+
+TEST_CASE("a rank that looks late finds its version committed, though a later one was aborted") {
+    using weights::Outcome;
+    weights::RanksPage page{};
+    page.decision = -1;
+    page.committed = -1;
+    CHECK(!weights::decided(page, 0));
+    CHECK(weights::decide(page, 0, Outcome::committed));
+    CHECK(!weights::decide(page, 0, Outcome::aborted));
+    CHECK(weights::decided(page, 0) == Outcome::committed);
+    CHECK(weights::decide(page, 1, Outcome::aborted));
+    CHECK(weights::decide(page, 2, Outcome::aborted));
+    CHECK(weights::decided(page, 0) == Outcome::committed);
+    CHECK(weights::decided(page, 1) == Outcome::aborted);
+    CHECK(weights::decided(page, 2) == Outcome::aborted);
+    CHECK(!weights::decided(page, 3));
+    CHECK(weights::decide(page, 4, Outcome::committed));
+    CHECK(weights::decided(page, 3) == Outcome::aborted);
+    CHECK(weights::decide(page, 5, Outcome::aborted));
+    CHECK(weights::decided(page, 4) == Outcome::committed);
+}
 
 TEST_CASE("two ranks commit one version together, or none does") {
     const TestRing ring;
