@@ -373,6 +373,8 @@ Result<void> SubscriberImpl::rollback() {
     const auto before = delta_->roll_back(holding_);
     if (!before) {
         holding_.give_up(before.error().message);
+        store_release(session_->own().staged_version, std::int64_t{-1});
+        session_->own().problem.store(before.error().message);
         session_->say(holding_.state());
         return std::unexpected(before.error());
     }

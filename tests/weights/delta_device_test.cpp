@@ -173,6 +173,23 @@ TEST_CASE("an engine whose device fails within the exchange is poisoned until th
     CHECK(pair.engine.holds(3));
 }
 
+TEST_CASE("an engine whose device fails on the way back shows why it is poisoned") {
+    DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pass(pair, 1);
+    pass(pair, 2);
+    gpu.refuses = true;
+    CHECK(pair.subscriber->rollback().error().code == Errc::device_error);
+    gpu.refuses = false;
+    CHECK(pair.subscriber->state() == SubscriberState::poisoned);
+    const auto stat = stat_weights(pair.ring.name());
+    REQUIRE_OK(stat);
+    CHECK(stat->front().subscribers[0].problem.contains("the fake device failed"));
+    CHECK(stat->front().subscribers[0].staged_version == -1);
+    pass(pair, 3);
+    CHECK(pair.subscriber->state() == SubscriberState::ready);
+}
+
 TEST_CASE("the memory of a list is kept for versions that change about as much") {
     DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
     auto& trained = pair.trainer.memory()[0];  // of 3300 elements of 4 bytes
