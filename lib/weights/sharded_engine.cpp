@@ -243,6 +243,11 @@ Result<void> ShardedEngine::wait_committed(Deadline deadline) {
     }
     // Every rank of the trainer may have died between the decision and this line.
     link_.commit(update_.version, publisher_id());
+    if (link_.version() == update_.version && !link_.committed(update_.version, publisher_id())) {
+        return give_up({Errc::aborted, 0,
+                        fmt::format("version {} is another trainer's by now; {}", update_.version,
+                                    holding_.text())});
+    }
     update_.committed = true;
     for (const auto& end : ends_) end->note_commit();
     return {};
