@@ -30,14 +30,21 @@ void use_disk(Disk* other) {
 
 int Disk::make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd) {
     constexpr int how = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
-    if (direct) fd = Fd(open(path.c_str(), how | O_DIRECT, 0600));
-    if (!fd && (!direct || errno == EINVAL)) fd = Fd(open(path.c_str(), how, 0600));
+    if (direct) fd = Fd(open_new(path, how | O_DIRECT));
+    const bool buffered = !fd && (!direct || errno == EINVAL);
+    // Linux has made the file by the time that it refuses direct writes.
+    if (buffered && direct) unlink(path.c_str());
+    if (buffered) fd = Fd(open_new(path, how));
     if (!fd) return errno;
     if (fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0) return 0;
     if (errno == EOPNOTSUPP || errno == ENOSYS) return 0;
     const int error = errno;
     unlink(path.c_str());
     return error;
+}
+
+int Disk::open_new(const std::filesystem::path& path, int how) {
+    return open(path.c_str(), how, 0600);
 }
 
 int Disk::write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) {

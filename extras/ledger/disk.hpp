@@ -26,6 +26,9 @@ class Disk {
     // The names in the directory, and its own.
     virtual int sync_names(const std::filesystem::path& directory);
     virtual int remove(const std::filesystem::path& path);
+
+  protected:
+    virtual int open_new(const std::filesystem::path& path, int how);  // as open()
 };
 
 [[nodiscard]] Disk& disk();

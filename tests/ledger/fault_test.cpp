@@ -203,6 +203,17 @@ TEST_CASE("ledger: a disk that fails at any call ends it, and what was durable s
     }
 }
 
+TEST_CASE("ledger: a file system without direct writes is written through the page cache") {
+    const InUse<BufferedDisk> disk;
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send(producer, "open", 0, 2);
+    read_all(*stash);
+    CHECK(look_at(folder.path()).records == 1);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;

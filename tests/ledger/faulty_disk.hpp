@@ -2,6 +2,7 @@
 // Disks for a ledger: one that fails at a chosen call, one that kills, and one that knows what a
 // power cut would leave.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -74,6 +75,18 @@ class FailingDisk : public ledger::Disk {
     std::atomic<int> count_ = 0;
     std::atomic<int> failed_ = 0;
     std::atomic<bool> healed_ = false;
+};
+
+// A file system without direct writes: Linux makes the file before it refuses them.
+class BufferedDisk : public ledger::Disk {
+  protected:
+    int open_new(const std::filesystem::path& path, int how) override {
+        const int fd = Disk::open_new(path, how & ~O_DIRECT);
+        if ((how & O_DIRECT) == 0 || fd < 0) return fd;
+        close(fd);
+        errno = EINVAL;
+        return -1;
+    }
 };
 
 // Kills this process at a moment of the disk: moments are before, in the middle of and behind each
