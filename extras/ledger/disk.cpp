@@ -68,6 +68,19 @@ int Disk::sync_names(const std::filesystem::path& directory) {
     return synced.error().system_errno != 0 ? synced.error().system_errno : EIO;
 }
 
+int Disk::sync_file(const std::filesystem::path& path) {
+    const Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    return file ? Disk::sync(file.get()) : errno;
+}
+
+int Disk::note(const std::filesystem::path& path, std::string_view text) {
+    const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!file) return errno;
+    if (const int error = Disk::write(file.get(), std::as_bytes(std::span(text)), 0)) return error;
+    if (fsync(file.get()) != 0) return errno;
+    return Disk::sync_names(path.parent_path());
+}
+
 int Disk::remove(const std::filesystem::path& path) {
     return unlink(path.c_str()) == 0 ? 0 : errno;
 }

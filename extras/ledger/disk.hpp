@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include "fd.hpp"
 
@@ -26,6 +27,10 @@ class Disk {
     // The names in the directory, and its own.
     virtual int sync_names(const std::filesystem::path& directory);
     virtual int remove(const std::filesystem::path& path);
+    // Makes the bytes lasting that an earlier process wrote to that file.
+    virtual int sync_file(const std::filesystem::path& path);
+    // A file with that text, which is there after the machine's death, too.
+    virtual int note(const std::filesystem::path& path, std::string_view text);
 
   protected:
     virtual int open_new(const std::filesystem::path& path, int how);  // as open()

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -36,6 +35,20 @@ std::uint64_t in_blocks(std::uint64_t bytes) {
 }
 
 }  // namespace
+
+std::string note_failure(const std::filesystem::path& directory, std::string_view did, int error) {
+    std::string text = fmt::format(
+        "the ledger {} has failed: {}: {}. No later record is durable. 'rollring restore' "
+        "gives the records that the disk has; a stash with the option ledger=False "
+        "goes on without the ledger",
+        directory.string(), did, std::generic_category().message(error));
+    if (const int refusal = disk().note(directory / failed_name, text + "\n")) {
+        text += fmt::format(
+            ". The file {} could not be written there ({}), so that no later stash knows of it",
+            failed_name, std::generic_category().message(refusal));
+    }
+    return text;
+}
 
 std::uint64_t LogPlan::segment_bytes() const {
     return in_blocks(std::min(max_bytes / segments_of_bound, segment_bytes_max));
@@ -330,12 +343,7 @@ void LogWriter::finish(Chunk chunk) {
 }
 
 void LogWriter::fail(int error) {
-    const std::string text = fmt::format(
-        "the ledger {} has failed: {}: {}. No later record is durable. 'rollring restore' "
-        "gives the records that the disk has; a stash with the option ledger=False "
-        "goes on without the ledger",
-        plan_.directory.string(), did_, std::generic_category().message(error));
-    std::ofstream(plan_.directory / failed_name) << text << '\n';
+    const std::string text = note_failure(plan_.directory, did_, error);
     const std::scoped_lock held(guard_);
     problem_ = text;
 }

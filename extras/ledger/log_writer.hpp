@@ -17,6 +17,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct LogPlan {
 
     [[nodiscard]] std::uint64_t segment_bytes() const;
 };
+
+// Writes FAILED into the directory, and returns its text.
+std::string note_failure(const std::filesystem::path& directory, std::string_view did, int error);
 
 struct SegmentSize {
     std::uint64_t number;

@@ -87,6 +87,21 @@ void cut_end(const std::filesystem::path& directory, Contents& found) {
     if (truncate(path.c_str(), static_cast<off_t>(end)) == 0) last.bytes = end;
 }
 
+// The scan may have read the page cache alone: a stash that was killed had not synced all of it.
+Result<void> sync_files(const std::filesystem::path& directory, const Contents& found) {
+    const auto failure = [&](std::string_view did, int error) {
+        return refused(Errc::ledger_failed, note_failure(directory, did, error));
+    };
+    for (const SegmentSize& one : found.segments) {
+        if (const int error = disk().sync_file(segment_path(directory, one.number))) {
+            return failure("fdatasync", error);
+        }
+    }
+    if (found.segments.empty()) return {};
+    const int error = disk().sync_names(directory);
+    return error == 0 ? Result<void>{} : failure("cannot sync the directory", error);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
@@ -111,6 +126,11 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     for (const RestoredMap& map : *maps) name_all(map, found->book);
     remove_old_maps(directory, *maps, found->book, request.ring_id);
     cut_end(directory, *found);
+    if (request.plan.durable != Durable::none) {
+        if (auto synced = sync_files(directory, *found); !synced) {
+            return std::unexpected(synced.error());
+        }
+    }
     std::unique_ptr<RingLedger> made(
         new RingLedger(std::move(*locked), std::move(*found), request));
     if (auto started = made->log_.start(); !started) return std::unexpected(started.error());

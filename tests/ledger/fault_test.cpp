@@ -214,6 +214,54 @@ TEST_CASE("ledger: a file system without direct writes is written through the pa
     CHECK(look_at(folder.path()).records == 1);
 }
 
+TEST_CASE("ledger: a stash syncs what an earlier one wrote before it counts as durable") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        read_all(*stash);
+    }
+    {
+        InUse<FailingDisk> disk(Call::sync_file, EIO, 1);
+        const auto stash = open_stash(ring.name());
+        CHECK(disk->calls() == 1);
+        send(producer, "other", 0, 2);
+        read_all(*stash);
+    }
+    InUse<FailingDisk> disk(Call::sync_file, EIO, 1);
+    const auto opened = Stash::open(ring.name(), freshest_pair);
+    REQUIRE_FALSE(opened.has_value());
+    CHECK(opened.error().code == Errc::ledger_failed);
+    CHECK(disk->calls() == 2);
+    disk->heal();  // too late: the kernel may have forgotten
+    const auto again = Stash::open(ring.name(), freshest_pair);
+    REQUIRE_FALSE(again.has_value());
+    CHECK(again.error().code == Errc::ledger_failed);
+    CHECK(look_at(folder.path()).failure.find("fdatasync") != std::string::npos);
+}
+
+TEST_CASE("ledger: a failure that cannot be noted in the directory says so") {
+    // The sync of the record fails, and so does the note.
+    class Broken : public ledger::Disk {
+        int sync(int) override { return EIO; }
+        int note(const std::filesystem::path&, std::string_view) override { return EROFS; }
+    };
+    const InUse<Broken> disk;
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send(producer, "open", 0, 2);
+    Batch batch;
+    while (stash->next(batch, Deadline::after_ms(20)) != NextBatch::closed) {
+    }
+    CHECK(stash->problem().find("has failed") != std::string::npos);
+    CHECK(stash->problem().find("FAILED") != std::string::npos);
+    CHECK(stash->problem().find("Read-only file system") != std::string::npos);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;

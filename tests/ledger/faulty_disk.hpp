@@ -38,7 +38,7 @@ class InUse {
     Kind disk_;
 };
 
-enum class Call { make, write, sync, names };
+enum class Call { make, write, sync, names, sync_file };
 
 // From the call of that number on, of that kind, answers with the error, `times` times.
 class FailingDisk : public ledger::Disk {
@@ -57,6 +57,10 @@ class FailingDisk : public ledger::Disk {
     int sync_names(const std::filesystem::path& directory) override {
         return fails(Call::names) ? error_ : Disk::sync_names(directory);
     }
+    int sync_file(const std::filesystem::path& path) override {
+        return fails(Call::sync_file) ? error_ : Disk::sync_file(path);
+    }
+    [[nodiscard]] int calls() const { return count_; }  // of its kind
     [[nodiscard]] bool has_failed() const { return failed_ > 0; }
     void heal() { healed_ = true; }
 
