@@ -217,7 +217,9 @@ std::uint64_t LogWriter::queued_bytes() const {
 // full. The end of the one before it, too: the last record may reach there.
 bool LogWriter::full() const {
     if (file_bytes_ + 2 * plan_.segment_bytes() <= plan_.max_bytes) return false;
-    if (!begun_) return true;
+    // The session before this one may have read on in such a segment: groups that it left open may
+    // lack records that lie unread.
+    if (!begun_) return file_bytes_ + plan_.segment_bytes() > plan_.max_bytes;
     const std::uint64_t at =
         queue_.empty() ? segment_end_ : queue_.back().offset + queue_.back().buffer.used();
     return at + plan_.segment_bytes() / 8 > segments_.back().bytes;
@@ -226,6 +228,12 @@ bool LogWriter::full() const {
 bool LogWriter::takes() const {
     const std::scoped_lock held(guard_);
     return problem_.empty() && queued_bytes() < behind_bytes_max && !full();
+}
+
+bool LogWriter::takes_known() const {
+    const std::scoped_lock held(guard_);
+    return problem_.empty() && queued_bytes() < behind_bytes_max &&
+           file_bytes_ <= plan_.max_bytes + plan_.max_bytes / 4;
 }
 
 void LogWriter::wait(Deadline deadline) {

@@ -79,6 +79,9 @@ class LogWriter {
 
     // Whether it has room for records, on the disk and in memory.
     [[nodiscard]] bool takes() const;
+    // The same for records most of which it has. Others may come between them, so that the files
+    // may grow a quarter beyond the bound.
+    [[nodiscard]] bool takes_known() const;
     void wait(Deadline deadline);
     // Until the disk has everything up to this ticket. Errors: ledger_failed, timed_out.
     [[nodiscard]] Result<void> wait_for(std::uint64_t ticket, Deadline deadline);

@@ -147,6 +147,9 @@ RingLedger::RingLedger(ProcessFd locked, Contents contents, const LedgerRequest&
            [show = request.show](const Mark& mark) { show(mark.lane, mark.epoch, mark.records); }) {
     for (const SegmentSize& one : contents.segments) segments_.push_back(one.number);
     book_.enter_ring(ring_id_);
+    for (const auto& [number, one] : book_.records()) {
+        if (!one.acked) unread_.insert(number);
+    }
 }
 
 RingLedger::~RingLedger() {
@@ -156,6 +159,7 @@ RingLedger::~RingLedger() {
 bool RingLedger::read(const Record& record) {
     const auto number = book_.find(identity_of(record));
     const Kept* const known = number ? book_.record(*number) : nullptr;
+    if (number) unread_.erase(*number);
     if (number && known == nullptr) return false;
     if (known == nullptr) {
         read_.push_back(&record);
@@ -262,6 +266,7 @@ Result<std::uint64_t> RingLedger::forget(const std::vector<std::uint64_t>& numbe
     auto durable = log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms));
     if (!durable) return std::unexpected(durable.error());
     const std::uint64_t count = book_.forget(numbers);
+    for (const std::uint64_t number : numbers) unread_.erase(number);
     remove_empty_segments();
     return count;
 }

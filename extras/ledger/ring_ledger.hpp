@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "book.hpp"
@@ -21,7 +22,9 @@ class RingLedger : public StashLedger {
     static Result<std::unique_ptr<StashLedger>> open(LedgerRequest request);
     ~RingLedger() override;
 
-    [[nodiscard]] bool takes() override { return log_.takes(); }
+    [[nodiscard]] bool takes() override {
+        return log_.takes() || (!unread_.empty() && log_.takes_known());
+    }
     void wait(Deadline deadline) override { log_.wait(deadline); }
     [[nodiscard]] bool read(const Record& record) override;
     void dropped(const Record& record) override;
@@ -53,7 +56,10 @@ class RingLedger : public StashLedger {
     Book book_;
     std::deque<std::uint64_t> segments_;  // that hold, or held, a record
     std::vector<const Record*> read_;     // in this turn, and not in the ledger
-    std::vector<Mark> marks_;             // one a lane
+    // Records of the ledger that the ring is to give, or to give again: a full ledger takes them,
+    // as otherwise no batch could come of them, and nothing could make room.
+    std::unordered_set<std::uint64_t> unread_;
+    std::vector<Mark> marks_;  // one a lane
     std::vector<std::uint64_t> gone_;
     std::vector<std::uint64_t> again_;
     std::vector<std::uint64_t> acked_;  // by the last before_ack()

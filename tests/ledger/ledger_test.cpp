@@ -248,6 +248,66 @@ TEST_CASE("ledger: settled segments go, and a full ledger says so and holds prod
     CHECK(stash->account().conserved());
 }
 
+TEST_CASE("ledger: a full one goes on in a restored ring, and with the next trainer") {
+    const LedgerFolder folder;
+    constexpr std::uint64_t bytes = 1 << 20;
+    const TestRing ring(with_ledger(folder.path(), Durable::group, bytes));
+    Producer producer = ring.producer();
+    Batch batch;
+    std::int64_t trained = 0;
+    {
+        const auto stash = open_stash(ring.name());
+        const auto sends = [&] {
+            for (std::uint32_t i = 0; i < 2; i++) {
+                if (send_bytes(producer, "prompt " + std::to_string(trained), i, 10 * kib,
+                               Deadline::after_ms(0)) != Push::ok) {
+                    return false;
+                }
+            }
+            return true;
+        };
+        while (sends() && stash->next(batch, Deadline::after_ms(100)) == NextBatch::batch) {
+            REQUIRE(batch.ack(trained).has_value());
+            trained++;
+        }
+        CHECK(stash->waits_for().find("is full") != std::string::npos);
+    }
+    const LedgerFolder left(folder.path());
+    const TestRing restored(with_ledger(left.path(), Durable::group, bytes));
+    auto restore = LedgerRestore::begin(left.path(), restored.name());
+    REQUIRE(restore.has_value());
+    for (const std::string& name : {ring.name(), restored.name()}) {
+        CAPTURE(name);
+        const auto stash = open_stash(name);
+        std::int64_t step = next_step(*stash);
+        const auto train = [&] {
+            while (stash->next(batch, Deadline::after_ms(100)) == NextBatch::batch) {
+                REQUIRE(batch.ack(step++).has_value());
+            }
+        };
+        train();
+        while (name == restored.name()) {
+            const auto sent = restore->send(Deadline::now());
+            if (sent && !*sent) break;
+            if (sent) continue;
+            REQUIRE(sent.error().code == Errc::timed_out);
+            const std::int64_t before = step;
+            train();  // makes room
+            REQUIRE(step > before);
+        }
+        train();
+        if (name != ring.name()) CHECK(step >= trained);
+        const auto settled = stash->checkpointed(step);
+        REQUIRE(settled.has_value());
+        CHECK(*settled >= 2 * static_cast<std::uint64_t>(trained));
+        CHECK(stash->waits_for().find("is full") == std::string::npos);
+        Producer worker = open_producer(name);
+        send_pair(worker, "later");
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+        CHECK(batch.ack(step).has_value());
+    }
+}
+
 TEST_CASE("ledger: a directory is of one ring, one stash and one version") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));
