@@ -48,6 +48,8 @@ class ConsumerCore {
     // Checks a step before it is stored: it must not be lower than the last one.
     [[nodiscard]] Result<void> check_step(std::int64_t step) const;
     [[nodiscard]] std::int64_t last_acked_step() const { return last_step_; }
+    // Steps up to this one were acknowledged in another ring.
+    void continue_after(std::int64_t step) { last_step_ = std::max(last_step_, step); }
     [[nodiscard]] std::int64_t policy_version() const { return peek(map().policy().version); }
     // The reason why it reads no more, as text.
     [[nodiscard]] std::string problem() const;

@@ -48,6 +48,8 @@ Result<void> Stash::Impl::open_ledger(std::string_view ring) {
               }});
     if (!opened) return std::unexpected(opened.error());
     ledger = std::move(*opened);
+    // The trainer goes on from a checkpoint of an earlier ring.
+    core.continue_after(ledger->settled_step());
     return {};
 }
 

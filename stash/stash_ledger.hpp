@@ -61,6 +61,9 @@ class StashLedger {
     [[nodiscard]] virtual Result<std::uint64_t> settle_through(std::int64_t step) = 0;
     // Waits until every record that was read is durable.
     [[nodiscard]] virtual Result<void> sync(Deadline deadline) = 0;
+    // The last step that a checkpoint has, in this ring or in one that it was restored from; -1:
+    // none.
+    [[nodiscard]] virtual std::int64_t settled_step() const = 0;
 
     // Why it is broken for good; empty while it is not.
     [[nodiscard]] virtual std::string problem() const = 0;

@@ -13,7 +13,7 @@ void Book::unload(const Kept& record) {
 }
 
 void Book::keep(std::uint64_t number, const Kept& record) {
-    next_number_ = std::max(next_number_, number + 1);
+    use(number);
     const auto [at, fresh] = records_.try_emplace(number, record);
     if (fresh) {
         names_[record.origin] = number;
@@ -37,6 +37,7 @@ void Book::give_again(std::uint64_t number, Kept& record) {
 void Book::ack(std::uint64_t batch, std::int64_t step, std::span<const std::uint64_t> numbers) {
     next_batch_ = std::max(next_batch_, batch + 1);
     for (std::size_t i = 0; i < numbers.size(); i++) {
+        use(numbers[i]);
         const auto at = records_.find(numbers[i]);
         if (at == records_.end()) continue;
         give_again(numbers[i], at->second);
@@ -51,8 +52,10 @@ void Book::ack(std::uint64_t batch, std::int64_t step, std::span<const std::uint
 std::uint64_t Book::forget(std::span<const std::uint64_t> numbers) {
     std::uint64_t known = 0;
     for (const std::uint64_t number : numbers) {
+        use(number);
         const auto at = records_.find(number);
         if (at == records_.end()) continue;
+        if (at->second.acked) settle_step(at->second.step);
         give_again(number, at->second);
         names_.erase(at->second.origin);
         unload(at->second);
@@ -68,6 +71,12 @@ void Book::give_again(std::span<const std::uint64_t> numbers) {
             give_again(number, at->second);
         }
     }
+}
+
+void Book::go_on(std::uint64_t next_number, std::uint64_t next_batch, std::int64_t settled_step) {
+    next_number_ = std::max(next_number_, next_number);
+    next_batch_ = std::max(next_batch_, next_batch);
+    settled_step_ = settled_step;
 }
 
 void Book::enter_ring(std::uint64_t ring_id) {

@@ -3,6 +3,7 @@
 // of them were acknowledged. The writer and the reader of a ledger both apply each entry to a Book,
 // so that both know the same.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -60,7 +61,10 @@ class Book {
     // acknowledged counts as such.
     void enter_ring(std::uint64_t ring_id);
     // The record with this number is the one of that identity, too.
-    void name(const Identity& identity, std::uint64_t number) { names_[identity] = number; }
+    void name(const Identity& identity, std::uint64_t number) {
+        names_[identity] = number;
+        use(number);
+    }
 
     // The number of the record with this identity, which may be gone; none: it is not known.
     [[nodiscard]] std::optional<std::uint64_t> find(const Identity& identity) const;
@@ -84,10 +88,17 @@ class Book {
 
     [[nodiscard]] std::uint64_t next_number() const { return next_number_; }
     [[nodiscard]] std::uint64_t next_batch() const { return next_batch_; }
+    // The last step that a checkpoint has; -1: none.
+    [[nodiscard]] std::int64_t settled_step() const { return settled_step_; }
+    void settle_step(std::int64_t step) { settled_step_ = std::max(settled_step_, step); }
+    // As files told that may be gone: numbers and steps go on behind them.
+    void go_on(std::uint64_t next_number, std::uint64_t next_batch, std::int64_t settled_step);
     [[nodiscard]] std::uint64_t ring_id() const { return ring_id_; }
     [[nodiscard]] std::uint64_t acked() const { return by_step_.size(); }
 
   private:
+    // No other record gets this number.
+    void use(std::uint64_t number) { next_number_ = std::max(next_number_, number + 1); }
     void unload(const Kept& record);
     void give_again(std::uint64_t number, Kept& record);
     std::unordered_map<std::uint64_t, Kept> records_;
@@ -96,6 +107,7 @@ class Book {
     std::set<std::pair<std::int64_t, std::uint64_t>> by_step_;  // acknowledged ones
     std::uint64_t next_number_ = 1;
     std::uint64_t next_batch_ = 1;
+    std::int64_t settled_step_ = -1;
     std::uint64_t ring_id_ = 0;
 };
 

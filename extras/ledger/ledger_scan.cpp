@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "columns_text.hpp"
@@ -116,6 +119,20 @@ Result<void> SegmentScan::run() {
     return {};
 }
 
+// The number behind that name, in lines `name number`.
+std::optional<std::uint64_t> number_in(std::string_view text, std::string_view name) {
+    while (!text.empty()) {
+        const std::string_view row = text.substr(0, text.find('\n'));
+        text.remove_prefix(std::min(row.size() + 1, text.size()));
+        if (!row.starts_with(name) || row.substr(name.size(), 1) != " ") continue;
+        std::uint64_t number = 0;
+        const auto [end, wrong] =
+            std::from_chars(row.data() + name.size() + 1, row.data() + row.size(), number);
+        if (wrong == std::errc() && end == row.data() + row.size()) return number;
+    }
+    return std::nullopt;
+}
+
 void SegmentScan::take_ring(std::span<const std::byte> payload) {
     RingHead head{};
     if (payload.size() < sizeof head) return;
@@ -126,7 +143,14 @@ void SegmentScan::take_ring(std::span<const std::byte> payload) {
     found_->ring = {.id = head.ring_id,
                     .name = text.substr(0, head.name_bytes),
                     .sizes = text.substr(head.name_bytes)};
-    found_->book.enter_ring(head.ring_id);
+    Book& book = found_->book;
+    const auto settled = number_in(found_->ring.sizes, "settled_step");
+    // A ring that was not restored from the one before it has steps of its own.
+    const std::int64_t before = book.ring_id() == head.ring_id ? book.settled_step() : -1;
+    const auto next_number = number_in(found_->ring.sizes, "next_number");
+    book.go_on(next_number.value_or(1), number_in(found_->ring.sizes, "next_batch").value_or(1),
+               settled ? std::max(before, static_cast<std::int64_t>(*settled)) : before);
+    book.enter_ring(head.ring_id);
 }
 
 Result<void> SegmentScan::take_record(std::uint64_t offset, const EntryHeader& entry) {
@@ -163,7 +187,10 @@ Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
         std::memcpy(numbers.data(), payload.data(), numbers.size() * sizeof(std::uint64_t));
     }
     if (kind == Kind::acked) found_->book.ack(entry.number, entry.step, numbers);
-    if (kind == Kind::gone) static_cast<void>(found_->book.forget(numbers));
+    if (kind == Kind::gone) {
+        static_cast<void>(found_->book.forget(numbers));
+        found_->book.settle_step(entry.step);
+    }
     if (kind == Kind::again) found_->book.give_again(numbers);
     return {};
 }

@@ -127,6 +127,7 @@ Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
     if (!queue_.empty()) queue_.back().buffer.pad();
     begun_ = true;
     segment_id_ = random_id();
+    const std::string text = plan_.ring + (plan_.so_far ? plan_.so_far() : std::string());
     FileHeader header{.magic = segment_type.magic,
                       .version = segment_type.version,
                       .columns_bytes = static_cast<std::uint32_t>(plan_.columns.size()),
@@ -139,7 +140,7 @@ Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
     header.checksum = XXH3_64bits_withSeed(&header, offsetof(FileHeader, checksum), 0) ^
                       XXH3_64bits_withSeed(plan_.columns.data(), plan_.columns.size(), segment_id_);
     const std::uint64_t head = padded(sizeof header + plan_.columns.size());
-    const std::uint64_t ring = line + padded(plan_.ring.size());
+    const std::uint64_t ring = line + padded(text.size());
     segments_.push_back(
         {next_segment_++, std::max(plan_.segment_bytes(), in_blocks(head + ring + bytes))});
     file_bytes_ += segments_.back().bytes;
@@ -151,8 +152,8 @@ Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
     std::memset(at, 0, head);
     std::memcpy(at, &header, sizeof header);
     std::memcpy(at + sizeof header, plan_.columns.data(), plan_.columns.size());
-    const std::span<const std::byte> text = std::as_bytes(std::span(plan_.ring));
-    put(chunk, {.kind = stored(Kind::ring), .time_ns = header.created_ns}, {{text}});
+    put(chunk, {.kind = stored(Kind::ring), .time_ns = header.created_ns},
+        {{std::as_bytes(std::span(text))}});
     return chunk;
 }
 

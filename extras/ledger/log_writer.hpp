@@ -36,7 +36,8 @@ struct LogPlan {
     std::filesystem::path directory;
     std::string columns;  // columns_text() of the schema
     std::uint64_t schema_id = 0;
-    std::string ring;  // the payload of the first entry of each segment
+    std::string ring;                     // the payload of the first entry of each segment,
+    std::function<std::string()> so_far;  // and the end of that, at its time; may be null
     std::uint64_t max_bytes = 0;
     Durable durable = Durable::group;
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <thread>
 #include <utility>
@@ -29,11 +30,12 @@ std::string ring_text(const LedgerRequest& request) {
     return text;
 }
 
-LogPlan plan_of(const LedgerRequest& request) {
+LogPlan plan_of(const LedgerRequest& request, std::function<std::string()> so_far) {
     return {.directory = request.plan.directory,
             .columns = recording::columns_text(request.schema),
             .schema_id = request.schema.id(),
             .ring = ring_text(request),
+            .so_far = std::move(so_far),
             .max_bytes = request.plan.bytes,
             .durable = request.plan.durable};
 }
@@ -123,6 +125,9 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     if (auto fits = check_ring(*found, request, restored); !fits) {
         return std::unexpected(fits.error());
     }
+    // A directory in which all is settled may serve another run, with steps of its own.
+    const bool goes_on = restored || found->ring.id == request.ring_id;
+    if (!goes_on) found->book.go_on(1, 1, -1);
     for (const RestoredMap& map : *maps) name_all(map, found->book);
     remove_old_maps(directory, *maps, found->book, request.ring_id);
     cut_end(directory, *found);
@@ -143,13 +148,21 @@ RingLedger::RingLedger(ProcessFd locked, Contents contents, const LedgerRequest&
       ring_id_(request.ring_id),
       waits_for_each_(request.plan.durable == Durable::record),
       book_(std::move(contents.book)),
-      log_(plan_of(request), contents.segments, contents.next_segment,
+      log_(plan_of(request, [this] { return so_far(); }), contents.segments, contents.next_segment,
            [show = request.show](const Mark& mark) { show(mark.lane, mark.epoch, mark.records); }) {
     for (const SegmentSize& one : contents.segments) segments_.push_back(one.number);
     book_.enter_ring(ring_id_);
     for (const auto& [number, one] : book_.records()) {
         if (!one.acked) unread_.insert(number);
     }
+}
+
+// Of files that may be removed before the segment is.
+std::string RingLedger::so_far() const {
+    std::string text =
+        fmt::format("next_number {}\nnext_batch {}\n", book_.next_number(), book_.next_batch());
+    if (book_.settled_step() >= 0) text += fmt::format("settled_step {}\n", book_.settled_step());
+    return text;
 }
 
 RingLedger::~RingLedger() {
@@ -261,7 +274,13 @@ void RingLedger::ack_failed() {
 
 Result<std::uint64_t> RingLedger::forget(const std::vector<std::uint64_t>& numbers) {
     if (numbers.empty()) return std::uint64_t{0};
-    append_numbers(Kind::gone, numbers);
+    // Also of those that were acknowledged in an earlier ring.
+    std::int64_t step = -1;
+    for (const std::uint64_t number : numbers) {
+        step = std::max(step, book_.record(number)->step);
+    }
+    append_numbers(Kind::gone, numbers, 0, step);
+    book_.settle_step(step);
     ticket_ = log_.hand_over();
     auto durable = log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms));
     if (!durable) return std::unexpected(durable.error());

@@ -36,11 +36,13 @@ class RingLedger : public StashLedger {
                                                std::span<const RecordIdentity> records) override;
     [[nodiscard]] Result<std::uint64_t> settle_through(std::int64_t step) override;
     [[nodiscard]] Result<void> sync(Deadline deadline) override;
+    [[nodiscard]] std::int64_t settled_step() const override { return book_.settled_step(); }
     [[nodiscard]] std::string problem() const override { return log_.problem(); }
     [[nodiscard]] std::string waits_for() const override { return log_.waits_for(); }
 
   private:
     RingLedger(ProcessFd locked, Contents contents, const LedgerRequest& request);
+    [[nodiscard]] std::string so_far() const;
     [[nodiscard]] Identity identity_of(const Record& record) const {
         return {ring_id_, record.producer_lane, record.producer_epoch, record.sequence};
     }

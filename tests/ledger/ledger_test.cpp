@@ -308,6 +308,42 @@ TEST_CASE("ledger: a full one goes on in a restored ring, and with the next trai
     }
 }
 
+TEST_CASE("ledger: the steps of a restored ring go on after those that its checkpoint has") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    {
+        Producer producer = ring.producer();
+        const auto stash = open_stash(ring.name());
+        for (const char* prompt : {"a", "b", "c", "d"}) {
+            send_pair(producer, prompt);
+            CHECK(train_all(*stash) == Prompts{prompt});  // steps 0 to 3
+        }
+        CHECK(stash->checkpointed(1) == 4);
+    }
+    for (const std::int64_t last : {1, 2}) {
+        CAPTURE(last);
+        const LedgerFolder left(folder.path());
+        RestoreOptions options;
+        if (last == 2) options.step = last;
+        const RestoredRing second(left.path(), options);
+        CHECK(open_stash(second.name())->last_acked_step() == last);
+        const LedgerFolder left_again(left.path());
+        const RestoredRing third(left_again.path());
+        const auto stash = open_stash(third.name());
+        CHECK(stash->last_acked_step() == last);
+        Batch batch;
+        CHECK_FALSE(next_prompt(*stash, batch).empty());
+        CHECK_FALSE(batch.ack(last - 1).has_value());
+        CHECK(batch.ack(last + 1).has_value());
+        CHECK(stash->checkpointed(last) == 0);
+        CHECK(stash->checkpointed(last + 1) == 2);
+    }
+    // All is settled: another run may use the directory, and its steps begin at 0.
+    CHECK(open_stash(ring.name())->checkpointed(3) == 4);
+    const TestRing other(with_ledger(folder.path()));
+    CHECK(open_stash(other.name())->last_acked_step() == -1);
+}
+
 TEST_CASE("ledger: a directory is of one ring, one stash and one version") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));
