@@ -60,6 +60,8 @@ class Book {
     // The entries that follow are of this ring: if it is another one than before, nothing that was
     // acknowledged counts as such.
     void enter_ring(std::uint64_t ring_id);
+    // No other record gets this number.
+    void use(std::uint64_t number) { next_number_ = std::max(next_number_, number + 1); }
     // The record with this number is the one of that identity, too.
     void name(const Identity& identity, std::uint64_t number) {
         names_[identity] = number;
@@ -97,8 +99,6 @@ class Book {
     [[nodiscard]] std::uint64_t acked() const { return by_step_.size(); }
 
   private:
-    // No other record gets this number.
-    void use(std::uint64_t number) { next_number_ = std::max(next_number_, number + 1); }
     void unload(const Kept& record);
     void give_again(std::uint64_t number, Kept& record);
     std::unordered_map<std::uint64_t, Kept> records_;

@@ -148,6 +148,8 @@ void SegmentScan::take_ring(std::span<const std::byte> payload) {
     // A ring that was not restored from the one before it has steps of its own.
     const std::int64_t before = book.ring_id() == head.ring_id ? book.settled_step() : -1;
     const auto next_number = number_in(found_->ring.sizes, "next_number");
+    // Files are removed once their records are gone, the oldest first.
+    if (found_->segments.size() == 1) found_->gone_below = next_number.value_or(0);
     book.go_on(next_number.value_or(1), number_in(found_->ring.sizes, "next_batch").value_or(1),
                settled ? std::max(before, static_cast<std::int64_t>(*settled)) : before);
     book.enter_ring(head.ring_id);
@@ -190,6 +192,7 @@ Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
     if (kind == Kind::gone) {
         static_cast<void>(found_->book.forget(numbers));
         found_->book.settle_step(entry.step);
+        found_->gone.insert(numbers.begin(), numbers.end());
     }
     if (kind == Kind::again) found_->book.give_again(numbers);
     return {};

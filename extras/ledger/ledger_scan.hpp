@@ -5,6 +5,7 @@
 #include <deque>
 #include <filesystem>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "book.hpp"
@@ -33,7 +34,15 @@ struct Contents {
     std::vector<std::string> damaged;
     std::uint64_t lost = 0;  // records among them that were kept
 
+    // Numbers of records that are settled or dropped: these, and all below the second.
+    std::unordered_set<std::uint64_t> gone;
+    std::uint64_t gone_below = 0;
+
     void note(std::string problem);
+    // Whether it is kept, settled or dropped. False: its file, or its entry, is lost.
+    [[nodiscard]] bool knows(std::uint64_t number) const {
+        return number < gone_below || gone.contains(number) || book.record(number) != nullptr;
+    }
 };
 
 // Checks each record that is kept, so that it reads most of the bytes.

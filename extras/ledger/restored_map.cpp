@@ -95,8 +95,13 @@ Result<std::vector<RestoredMap>> read_maps(const std::filesystem::path& director
     return maps;
 }
 
-void name_all(const RestoredMap& map, Book& book) {
+void name_all(const RestoredMap& map, Contents& found) {
+    Book& book = found.book;
     for (std::uint64_t i = 0; i < map.numbers.size(); i++) {
+        if (!found.knows(map.numbers[i])) {
+            book.use(map.numbers[i]);
+            continue;
+        }
         book.name({map.ring_id, map.lane, map.epoch, i}, map.numbers[i]);
     }
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "book.hpp"
+#include "ledger_scan.hpp"
 #include "rollring/error.hpp"
 
 namespace rollring::ledger {
@@ -23,8 +24,9 @@ struct RestoredMap {
                                      const RestoredMap& map);
 // Those of the directory. A damaged one belongs to a restore that did not begin, and is left out.
 [[nodiscard]] Result<std::vector<RestoredMap>> read_maps(const std::filesystem::path& directory);
-// Names its records in the book.
-void name_all(const RestoredMap& map, Book& book);
+// Names its records in the book, but for those that the ledger has lost: it takes them from the
+// ring again.
+void name_all(const RestoredMap& map, Contents& found);
 // Removes the maps of other rings that name no kept record.
 void remove_old_maps(const std::filesystem::path& directory, std::span<const RestoredMap> maps,
                      const Book& book, std::uint64_t ring_id);

@@ -128,7 +128,7 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     // A directory in which all is settled may serve another run, with steps of its own.
     const bool goes_on = restored || found->ring.id == request.ring_id;
     if (!goes_on) found->book.go_on(1, 1, -1);
-    for (const RestoredMap& map : *maps) name_all(map, found->book);
+    for (const RestoredMap& map : *maps) name_all(map, *found);
     remove_old_maps(directory, *maps, found->book, request.ring_id);
     cut_end(directory, *found);
     if (request.plan.durable != Durable::none) {

@@ -78,6 +78,43 @@ TEST_CASE("ledger: of a segment that is cut short anywhere, all whole records ar
     CHECK(look_at(folder.path()).records == 8);
 }
 
+TEST_CASE("ledger: a damaged copy takes no record out of its ring") {
+    enum class Damage : std::uint8_t { removed, header, record };
+    for (const Damage damage : {Damage::removed, Damage::header, Damage::record}) {
+        CAPTURE(static_cast<int>(damage));
+        const LedgerFolder folder;
+        const TestRing ring(with_ledger(folder.path()));
+        {
+            Producer producer = ring.producer();
+            const auto stash = open_stash(ring.name());
+            for (std::uint32_t i = 0; i < 2; i++) send(producer, "a", i, 2);
+            CHECK(train_all(*stash).size() == 1);
+            for (std::uint32_t i = 0; i < 2; i++) send(producer, "b", i, 2);
+            CHECK(train_all(*stash).size() == 1);
+            CHECK(stash->checkpointed(0) == 2);
+        }
+        const LedgerFolder left(folder.path());
+        const RestoredRing again(left.path());
+        const auto path = left.files(".ledger").front();
+        Bytes bytes = bytes_of(path);
+        if (damage == Damage::header) bytes[40] = static_cast<char>(bytes[40] ^ 1);
+        if (damage == Damage::record) {
+            for (std::size_t at = 0; at + 1 < bytes.size(); at++) {
+                if (bytes[at] == 'b' && bytes[at + 1] == '\0') bytes[at] = 'c';
+            }
+        }
+        if (damage == Damage::removed) {
+            std::filesystem::remove(path);
+        } else {
+            write_bytes(path, bytes);
+        }
+        const auto stash = open_stash(again.name());
+        CHECK(train_all(*stash) == std::vector<std::string>{"b"});
+        CHECK(look_at(left.path()).records == 2);
+        CHECK(stash->checkpointed(next_step(*stash)) == 2);
+    }
+}
+
 TEST_CASE("ledger: a bit that flipped anywhere changes no record that is given") {
     const Bytes whole = small_ledger();
     const LedgerFolder folder;
