@@ -16,6 +16,7 @@
 #include "file_names.hpp"
 #include "file_scan.hpp"
 #include "ledger_layout.hpp"
+#include "xxh3.hpp"
 
 namespace rollring::ledger {
 namespace {
@@ -24,6 +25,7 @@ using recording::FileReader;
 
 constexpr std::size_t damaged_max = 64;
 constexpr std::uint64_t ring_bytes_max = 1 << 16;
+constexpr std::uint32_t columns_bytes_max = 1 << 16;
 
 // One segment, entry by entry.
 class SegmentScan {
@@ -175,7 +177,6 @@ Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
     if (kind == Kind::record) return take_record(offset, entry);
     std::vector<std::byte> payload(entry.payload_bytes);
     const auto read = file_->read_payload(offset, entry, payload.data());
-    if (!read && read.error().code != Errc::checksum_mismatch) return read;
     if (!read) {
         found_->note(read.error().message);
         return {};
@@ -215,16 +216,16 @@ Result<void> check_records(const std::filesystem::path& directory, Contents& fou
         if (!file) return std::unexpected(file.error());
         for (const auto& [offset, number] : places) {
             const auto entry = file->entry_at(offset);
-            if (!entry) return std::unexpected(entry.error());
             Result<void> read = refused(
                 Errc::checksum_mismatch,
                 fmt::format("{}: the entry at byte {} is damaged", file->path().string(), offset));
-            if (*entry) {
+            if (!entry) {
+                read = std::unexpected(entry.error());
+            } else if (*entry) {
                 payload.resize((*entry)->payload_bytes);
                 read = file->read_payload(offset, **entry, payload.data());
             }
             if (read) continue;
-            if (read.error().code != Errc::checksum_mismatch) return read;
             found.note(read.error().message);
             found.lost += found.book.forget({&number, 1});
         }
@@ -240,6 +241,20 @@ bool is_clear(const std::filesystem::path& path) {
     return std::ranges::all_of(head, [](char one) { return one == 0; });
 }
 
+// Whether the header is one of this version, but for that number.
+bool has_damaged_version(const std::filesystem::path& path) {
+    FileHeader header{};
+    std::ifstream file(path, std::ios::binary);
+    file.read(reinterpret_cast<char*>(&header), sizeof header);
+    if (!file || header.columns_bytes > columns_bytes_max) return false;
+    header.version = segment_type.version;
+    std::string columns(header.columns_bytes, '\0');
+    file.read(columns.data(), static_cast<std::streamsize>(columns.size()));
+    return file && header.checksum ==
+                       (XXH3_64bits(&header, offsetof(FileHeader, checksum)) ^
+                        XXH3_64bits_withSeed(columns.data(), columns.size(), header.file_id));
+}
+
 Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     const auto file = FileReader::open(one.path, segment_type);
     if (!file && file.error().code == Errc::not_a_ring) {
@@ -248,6 +263,10 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     }
     // A living writer removes segments that are empty.
     if (!file && file.error().code == Errc::not_found) return {};
+    if (!file && (file.error().code == Errc::system || has_damaged_version(one.path))) {
+        found.note(file.error().message);
+        return {};
+    }
     if (!file) return std::unexpected(file.error());
     auto schema = recording::schema_of(file->columns());
     if (!schema) {
@@ -266,7 +285,12 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     found.schema = std::move(*schema);
     found.empty = false;
     found.newest = one.number;
-    return SegmentScan(*file, one.number, found).run();
+    // Sectors that the disk cannot read are damage like any other.
+    if (auto scanned = SegmentScan(*file, one.number, found).run(); !scanned) {
+        found.note(fmt::format("{}: from byte {} on it cannot be read: {}", one.path.string(),
+                               found.end, scanned.error().message));
+    }
+    return {};
 }
 
 }  // namespace

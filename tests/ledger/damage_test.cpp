@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
 
 #include "ledgers.hpp"
 
@@ -112,6 +113,38 @@ TEST_CASE("ledger: a damaged copy takes no record out of its ring") {
         CHECK(train_all(*stash) == std::vector<std::string>{"b"});
         CHECK(look_at(left.path()).records == 2);
         CHECK(stash->checkpointed(next_step(*stash)) == 2);
+    }
+}
+
+TEST_CASE("ledger: a file that cannot be read hides no other file's records") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    for (const char* prompt : {"a", "b", "c"}) {  // a file each
+        const auto stash = open_stash(ring.name());
+        for (std::uint32_t i = 0; i < 2; i++) send(producer, prompt, i, 2);
+        CHECK(train_all(*stash) == std::vector<std::string>{prompt});
+    }
+    for (const bool flipped : {true, false}) {
+        CAPTURE(flipped);
+        const LedgerFolder left(folder.path());
+        const auto path = left.files(".ledger")[1];
+        if (flipped) {
+            Bytes bytes = bytes_of(path);
+            bytes[8] = static_cast<char>(bytes[8] ^ 2);  // its version
+            write_bytes(path, bytes);
+        } else {
+            std::filesystem::remove(path);
+            std::filesystem::create_directory(path);  // the kernel refuses each read
+        }
+        const auto stat = look_at(left.path());
+        CHECK(stat.records == 4);
+        REQUIRE_FALSE(stat.damaged.empty());
+        CHECK(stat.damaged[0].find("00000002.ledger") != std::string::npos);
+        const RestoredRing again(left.path(), {.ledger_dir = left.path().string() + ".new"});
+        const auto given = train_all(*open_stash(again.name()));
+        CHECK(std::set<std::string>(given.begin(), given.end()) == std::set<std::string>{"a", "c"});
+        std::filesystem::remove_all(left.path().string() + ".new");
     }
 }
 

@@ -3,6 +3,8 @@
 #include <fstream>
 
 #include "ledgers.hpp"
+#include "recording_layout.hpp"
+#include "xxh3.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -373,6 +375,16 @@ TEST_CASE("ledger: a directory is of one ring, one stash and one version") {
                           std::ios::in | std::ios::out | std::ios::binary);
         file.seekp(8);
         file.write(reinterpret_cast<const char*>(&version), sizeof version);
+        // Its writer's checksum: with another one, the version is damaged.
+        recording::FileHeader header{};
+        file.seekg(0);
+        file.read(reinterpret_cast<char*>(&header), sizeof header);
+        std::string columns(header.columns_bytes, '\0');
+        file.read(columns.data(), static_cast<std::streamsize>(columns.size()));
+        header.checksum = XXH3_64bits(&header, offsetof(recording::FileHeader, checksum)) ^
+                          XXH3_64bits_withSeed(columns.data(), columns.size(), header.file_id);
+        file.seekp(0);
+        file.write(reinterpret_cast<const char*>(&header), sizeof header);
         file.close();
         const auto stat = stat_ledger(copy.path());
         REQUIRE_FALSE(stat.has_value());
