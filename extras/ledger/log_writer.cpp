@@ -321,26 +321,32 @@ int LogWriter::commit(const Chunk& chunk) {
     return plan_.durable == Durable::none ? 0 : disk().sync(file_.get());
 }
 
-// Their records are gone, and the disk has the entries that say so.
-void LogWriter::remove_old(std::uint64_t below) {
-    std::deque<SegmentSize> old;
-    {
-        const std::scoped_lock held(guard_);
-        while (!segments_.empty() && segments_.front().number < below) {
-            old.push_back(segments_.front());
-            file_bytes_ -= segments_.front().bytes;
-            segments_.pop_front();
+// Their records are gone, and the disk has the entries that say so. Each of them is off the disk
+// before the next: that may have the entries that say so of the one before.
+int LogWriter::remove_old(std::uint64_t below) {
+    while (true) {
+        SegmentSize oldest{};
+        {
+            const std::scoped_lock held(guard_);
+            if (segments_.empty() || segments_.front().number >= below) return 0;
+            oldest = segments_.front();
         }
-    }
-    // One that cannot be removed only takes space: the next opening tries again.
-    for (const SegmentSize& one : old) {
-        disk().remove(plan_.directory / recording::file_name(one.number, segment_ending));
+        const auto path = plan_.directory / recording::file_name(oldest.number, segment_ending);
+        const int error = disk().remove(path);
+        // One that cannot be removed only takes space, as do all later ones: it is tried again.
+        if (error != 0 && error != ENOENT) return 0;
+        did_ = "cannot sync the directory";
+        if (plan_.durable != Durable::none) {
+            if (const int unsynced = disk().sync_names(plan_.directory)) return unsynced;
+        }
+        const std::scoped_lock held(guard_);
+        file_bytes_ -= oldest.bytes;
+        segments_.pop_front();
     }
 }
 
 void LogWriter::finish(Chunk chunk) {
     for (const Mark& mark : chunk.marks) show_(mark);
-    if (chunk.remove_below != 0) remove_old(chunk.remove_below);
     const std::scoped_lock held(guard_);
     durable_ = std::max(durable_, chunk.ticket);
     writing_bytes_ = 0;
@@ -382,12 +388,16 @@ void LogWriter::run() {
             held.unlock();
             error = commit(chunk);
         }
+        const std::uint64_t remove_below = chunk.remove_below;
+        if (error == 0) {
+            finish(std::move(chunk));
+            error = remove_old(remove_below);
+        }
         if (error != 0) {
             fail(error);
             done_.notify_all();
             return;
         }
-        finish(std::move(chunk));
         done_.notify_all();
         held.lock();
     }

@@ -103,7 +103,7 @@ class LogWriter {
     void run();
     [[nodiscard]] int commit(const Chunk& chunk);
     [[nodiscard]] int make_segment(const Chunk& chunk);
-    void remove_old(std::uint64_t below);
+    [[nodiscard]] int remove_old(std::uint64_t below);
     void finish(Chunk chunk);
     void fail(int error);
 

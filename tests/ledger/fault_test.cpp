@@ -262,6 +262,26 @@ TEST_CASE("ledger: a failure that cannot be noted in the directory says so") {
     CHECK(stash->problem().find("Read-only file system") != std::string::npos);
 }
 
+TEST_CASE("ledger: a file that cannot be removed keeps the later ones, which settle its records") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    InUse<FailingDisk> disk(Call::remove, EIO, 0);
+    for (std::int64_t step = 0; step < 3; step++) {
+        const auto stash = open_stash(ring.name());
+        for (std::uint32_t i = 0; i < 2; i++)
+            send(producer, prompt_of(static_cast<int>(step)), i, 2);
+        CHECK(train_all(*stash).size() == 1);
+        if (step > 0) CHECK(stash->checkpointed(step - 1) == 2);
+    }
+    CHECK(disk->has_failed());
+    CHECK(folder.files(".ledger").size() == 3);
+    CHECK(look_at(folder.path()).records == 2);
+    disk->heal();
+    CHECK(open_stash(ring.name())->checkpointed(2) == 2);
+    CHECK(folder.files(".ledger").size() == 1);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;

@@ -38,7 +38,7 @@ class InUse {
     Kind disk_;
 };
 
-enum class Call { make, write, sync, names, sync_file };
+enum class Call { make, write, sync, names, sync_file, remove };
 
 // From the call of that number on, of that kind, answers with the error, `times` times.
 class FailingDisk : public ledger::Disk {
@@ -59,6 +59,9 @@ class FailingDisk : public ledger::Disk {
     }
     int sync_file(const std::filesystem::path& path) override {
         return fails(Call::sync_file) ? error_ : Disk::sync_file(path);
+    }
+    int remove(const std::filesystem::path& path) override {
+        return fails(Call::remove) ? error_ : Disk::remove(path);
     }
     [[nodiscard]] int calls() const { return count_; }  // of its kind
     [[nodiscard]] bool has_failed() const { return failed_ > 0; }
