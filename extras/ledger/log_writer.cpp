@@ -228,12 +228,12 @@ bool LogWriter::full() const {
 
 bool LogWriter::takes() const {
     const std::scoped_lock held(guard_);
-    return problem_.empty() && queued_bytes() < behind_bytes_max && !full();
+    return problem_.empty() && !no_space_ && queued_bytes() < behind_bytes_max && !full();
 }
 
 bool LogWriter::takes_known() const {
     const std::scoped_lock held(guard_);
-    return problem_.empty() && queued_bytes() < behind_bytes_max &&
+    return problem_.empty() && !no_space_ && queued_bytes() < behind_bytes_max &&
            file_bytes_ <= plan_.max_bytes + plan_.max_bytes / 4;
 }
 

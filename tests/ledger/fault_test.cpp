@@ -297,10 +297,15 @@ TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is 
         CHECK(blocked.error().code == Errc::timed_out);
         CHECK(stash->waits_for().find("is full") != std::string::npos);
         CHECK(durable_of(ring.name()) == 0);
+        send(producer, "unread", 0, 2);
+        CHECK(stash->next(batch, Deadline::after_ms(100)) == NextBatch::timed_out);
+        CHECK(stash->explain(10).size() == 1);
         disk->heal();
         REQUIRE(stash->sync_ledger(patience()).has_value());
         CHECK(durable_of(ring.name()) == 1);
         CHECK(look_at(folder.path()).records == 1);
+        read_all(*stash);
+        CHECK(durable_of(ring.name()) == 2);
         CHECK(stash->problem().empty());
     }
 }
