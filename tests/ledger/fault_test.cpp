@@ -80,6 +80,7 @@ Members restored_members(const std::filesystem::path& directory) {
     }
     CHECK(stash->account().accepted.records == members.size());
     CHECK(stash->account().dropped_total().records == 0);
+    REQUIRE(stash->sync_ledger(patience()).has_value());
     std::filesystem::remove_all(directory.string() + ".new");
     return members;
 }
