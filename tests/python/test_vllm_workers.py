@@ -66,6 +66,7 @@ class Server:
                 self._answers[number].put(None)
             except Exception as error:
                 self._answers[number].put(error)
+            self._asked[number].task_done()
 
     def close(self) -> None:
         for asked in self._asked:
@@ -100,8 +101,8 @@ class Server:
 
     @property
     def unread(self) -> int:
-        for asked in self._asked:  # all calls have been taken up
-            assert asked.empty()
+        for asked in self._asked:  # until all calls have been answered
+            asked.join()
         return sum(answers.qsize() for answers in self._answers)
 
     def serve(self, source: Source) -> list[bool]:
@@ -251,4 +252,27 @@ def test_an_update_is_ended_that_another_server_of_the_fleet_has_failed(
         trainer.send_weights()
         assert server.serve(source) == [True, True]
         assert serves(other.engine.model, source)
+        assert server.unread == 0
+
+
+def test_a_wrong_argument_leaves_no_answer_behind(ring: str, server: Server) -> None:
+    source = Source(WIDE)
+    with pytest.raises(rr.InvalidArgumentError, match="staging 'beside' is unknown"):
+        with sending(ring, server, source, staging="beside"):
+            pass
+    with sending(ring, server, source) as trainer:
+        trainer.send_weights()
+        with pytest.raises(OSError):
+            server.init_weight_transfer_engine({"ring": ring, "staging": "beside"})
+        assert server.unread == 0
+    with sending(ring, server, source) as trainer:
+        trainer.send_weights()
+        server.start_weight_update()
+        with pytest.raises(OSError):
+            server.update_weights({"number": 5})
+        assert server.unread == 0
+    source.fill(2)
+    with sending(ring, server, source) as trainer:
+        trainer.send_weights()
+        assert server.serve(source) == [True, True]
         assert server.unread == 0

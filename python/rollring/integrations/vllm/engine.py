@@ -43,14 +43,12 @@ from . import _generation as _generation  # refuses a vLLM that is too old
 from ._beside import Beside, refuse_asleep
 from ._model import LoadedModel
 from ._peers import Peers
+from ._staging import check_staging, has_room_beside
 
 if TYPE_CHECKING:
     from ...weights import WeightUpdate
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
-
-STAGINGS = ("auto", "out_of_place", "in_place", "delta")
-
 
 @dataclass
 class RollringInitInfo(WeightTransferInitInfo):
@@ -72,13 +70,6 @@ class RollringInitInfo(WeightTransferInitInfo):
     staging: str = "auto"
     deadline_s: float = 300.0
     ends_update: bool = False
-
-    def __post_init__(self) -> None:
-        if self.staging not in STAGINGS:
-            raise InvalidArgumentError(
-                f"staging '{self.staging}' is unknown: use one of {', '.join(STAGINGS)}",
-                "invalid_argument",
-            )
 
 
 @dataclass
@@ -144,6 +135,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             raise
 
     def _plan_and_attach(self, init_info: RollringInitInfo, out_of_place: bool) -> None:
+        check_staging(init_info.staging)
         if self.parallel_config.enable_eplb:
             raise InvalidArgumentError(
                 "EPLB moves experts while the engine serves, so a plan would write to their "
@@ -184,14 +176,20 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # The base class waits for the whole device afterwards; staging has waited for ours.
-        self.receive_weights(self.parse_update_info(update_info))
+        with self._updating():
+            self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: RollringUpdateInfo) -> None:
         """Load the version and stage it: the engine serves the one before meanwhile."""
+        with self._updating():
+            self._update = self._staged_by_all(update_info.version)
+
+    @contextlib.contextmanager
+    def _updating(self) -> Iterator[None]:
         self._update = None
         try:
             with self._peers.quietly():
-                self._update = self._staged_by_all(update_info.version)
+                yield
         except BaseException:
             self._is_open = False  # vLLM ends it
             raise
@@ -424,19 +422,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             return self._info.staging == "out_of_place"
         if self._model is not None:  # its memory beside the model counts as taken now
             return self._model.out_of_place
-        wanted = 2 * sum(p.numel() * p.element_size() for p in self.model.parameters())
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if self.device.type == "cuda":
-            free = torch.cuda.mem_get_info(self.device)[0]
-        if free < wanted:
-            _log.warning(
-                "versions are loaded in place, because %.1f GB are free and loading out of "
-                "place needs more than %.1f GB. A version that fails leaves this engine "
-                "POISONED until the next one.",
-                free / 1e9,
-                wanted / 1e9,
-            )
-        return bool(free >= wanted)
+        return has_room_beside(self.model, self.device)
 
     def _awake(self) -> None:
         """Have the memory that a version is written to."""

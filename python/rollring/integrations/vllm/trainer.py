@@ -37,6 +37,7 @@ from ._clients import (
     engines_of,
 )
 from ._generation import TrainerEngine, TrainerInitInfo, finish, labels_tokens, make_trainer
+from ._staging import check_staging
 from .calls import start_update
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     checksums: bool = False
 
     def __post_init__(self) -> None:
+        check_staging(self.staging)
         if self.pause not in PAUSES:
             raise InvalidArgumentError(
                 f"pause is {self.pause!r}: use None, 'keep', 'wait' or 'abort'", "invalid_argument"
