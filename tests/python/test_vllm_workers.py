@@ -7,6 +7,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,12 +41,17 @@ class Meeting:
         return found
 
 
+class Worker(Client):
+    def rollback(self) -> None:
+        self.engine.rollback()
+
+
 class Server:
     """Workers as threads, behind HTTP: the trainer sees failures as a status."""
 
     def __init__(self) -> None:
         self.workers = [
-            Client(
+            Worker(
                 made_engine(WIDE, rank=rank, world_size=COUNT, distributed_executor_backend="mp")
             )
             for rank in range(COUNT)
@@ -95,6 +101,9 @@ class Server:
 
     def finish_weight_update(self, label: str | None = None) -> None:
         self._call("finish", "finish_weight_update", label)
+
+    def rollback(self) -> None:
+        self._call("rollback", "rollback")
 
     def revive(self) -> None:
         self.killed_before, self._is_killed = "", False
@@ -257,9 +266,11 @@ def test_an_update_is_ended_that_another_server_of_the_fleet_has_failed(
 
 def test_a_wrong_argument_leaves_no_answer_behind(ring: str, server: Server) -> None:
     source = Source(WIDE)
-    with pytest.raises(rr.InvalidArgumentError, match="staging 'beside' is unknown"):
-        with sending(ring, server, source, staging="beside"):
-            pass
+    with (
+        pytest.raises(rr.InvalidArgumentError, match="staging 'beside' is unknown"),
+        sending(ring, server, source, staging="beside"),
+    ):
+        pass
     with sending(ring, server, source) as trainer:
         trainer.send_weights()
         with pytest.raises(OSError):
@@ -275,4 +286,56 @@ def test_a_wrong_argument_leaves_no_answer_behind(ring: str, server: Server) -> 
     with sending(ring, server, source) as trainer:
         trainer.send_weights()
         assert server.serve(source) == [True, True]
+        assert server.unread == 0
+
+
+@pytest.mark.parametrize("rank", range(COUNT))
+@pytest.mark.parametrize("step", ["check", "go back", "install"])
+def test_workers_go_back_together(
+    ring: str, server: Server, rank: int, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(WIDE)
+    engine = server.workers[rank].engine
+
+    def fails(*_: Any) -> None:
+        raise rr.BusyError(f"worker {rank} is busy", "busy")
+
+    with sending(ring, server, source, staging="delta") as trainer:
+        for number in range(1, 3):
+            source.fill(number)
+            trainer.send_weights()
+        with monkeypatch.context() as patch:
+            if step == "check":
+                patch.setattr(engine, "_refuse_asleep", fails)
+            elif step == "go back":
+                channel = SimpleNamespace(rollback=fails, close=engine._channel.close)
+                patch.setattr(engine, "_attached", lambda: channel)
+            else:
+                patch.setattr(engine._model, "install", fails)
+            with pytest.raises(OSError):
+                trainer.rollback()
+        assert server.unread == 0
+        versions = {worker.engine._served for worker in server.workers}
+        assert versions == ({1} if step == "check" else {-1})
+        if step == "check":
+            assert server.serve(source) == [True, True]
+    source.fill(3)
+    with sending(ring, server, source, staging="delta") as trainer:
+        trainer.send_weights()
+        source.fill(4)
+        trainer.send_weights()
+        source.fill(3)
+        trainer.rollback()
+        assert server.serve(source) == [True, True]
+        assert server.unread == 0
+
+
+def test_workers_that_have_no_version_before_leave_no_answer_behind(
+    ring: str, server: Server
+) -> None:
+    source = Source(WIDE)
+    with sending(ring, server, source, staging="delta") as trainer:
+        trainer.send_weights()
+        with pytest.raises(OSError):
+            server.rollback()
         assert server.unread == 0

@@ -31,6 +31,7 @@ class Peers:
 
     Attributes:
         several: Whether there is another worker.
+        are_apart: Whether the last joint call has failed on some of them only.
     """
 
     def __init__(self, config: Any) -> None:
@@ -39,6 +40,7 @@ class Peers:
         if backend == "external_launcher":  # each process calls its own worker
             count = 1
         self.several = count > 1
+        self.are_apart = False
         self._is_last = config.rank % count == count - 1
         self._is_quiet = not self._is_last and backend not in HEARD
 
@@ -68,6 +70,7 @@ class Peers:
         except Exception as error:
             failure, found = error, FAILED
         most, least = self._most(found, -found)
+        self.are_apart = most >= 0 and least > 0
         if failure is not None:
             raise failure
         if most != -least:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Any
 
 import torch
 
-from ...errors import InvalidArgumentError
+from ...errors import InvalidArgumentError, UnsupportedError
 
 _log = logging.getLogger("vllm.rollring")
 
@@ -20,6 +21,23 @@ def check_staging(staging: str) -> None:
         raise InvalidArgumentError(
             f"staging '{staging}' is unknown: use one of {', '.join(STAGINGS)}",
             "invalid_argument",
+        )
+
+
+def check_engine(staging: str, device: torch.device, parallel_config: Any) -> None:
+    """Raises if an engine can take no versions, or not in this way."""
+    check_staging(staging)
+    if parallel_config.enable_eplb:
+        raise InvalidArgumentError(
+            "EPLB moves experts while the engine serves, so a plan would write to their "
+            "old places: start vLLM without --enable-eplb, or with another backend",
+            "unsupported",
+        )
+    if staging == "delta" and device.type != "cpu":
+        raise UnsupportedError(
+            f"staging 'delta' is for engines on a CPU, and this one is on {device}: use "
+            "'out_of_place' or 'in_place'",
+            "unsupported",
         )
 
 

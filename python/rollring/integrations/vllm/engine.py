@@ -43,7 +43,7 @@ from . import _generation as _generation  # refuses a vLLM that is too old
 from ._beside import Beside, refuse_asleep
 from ._model import LoadedModel
 from ._peers import Peers
-from ._staging import check_staging, has_room_beside
+from ._staging import check_engine, has_room_beside
 
 if TYPE_CHECKING:
     from ...weights import WeightUpdate
@@ -135,19 +135,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             raise
 
     def _plan_and_attach(self, init_info: RollringInitInfo, out_of_place: bool) -> None:
-        check_staging(init_info.staging)
-        if self.parallel_config.enable_eplb:
-            raise InvalidArgumentError(
-                "EPLB moves experts while the engine serves, so a plan would write to their "
-                "old places: start vLLM without --enable-eplb, or with another backend",
-                "unsupported",
-            )
-        if self._by_difference and self.device.type != "cpu":
-            raise UnsupportedError(
-                f"staging 'delta' is for engines on a CPU, and this one is on {self.device}: use "
-                "'out_of_place' or 'in_place'",
-                "unsupported",
-            )
+        check_engine(init_info.staging, self.device, self.parallel_config)
         self._awake()
         found = published_tensors(
             init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
@@ -253,23 +241,27 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             adopted.append(update)
             return update.version
 
-        def install() -> int:
-            model.install()
-            return update.version
-
         try:
             self._peers.jointly(adopt)
         except BaseException as error:
             if adopted:  # and another worker has not
                 self._part(update.version, error, model.out_of_place and not self._by_difference)
             raise
+        self._install(update.version)
+        self._before, self._served = self._served, update.version
+        self._held.take(self._info.ring, update.version)
+
+    def _install(self, version: int) -> None:
+        def install() -> int:
+            assert self._model is not None
+            self._model.install()
+            return version
+
         try:
             self._peers.jointly(install)
         except BaseException as error:
-            self._part(update.version, error, False)
+            self._part(version, error, False)
             raise
-        self._before, self._served = self._served, update.version
-        self._held.take(self._info.ring, update.version)
 
     def _adopt(self, update: WeightUpdate) -> None:
         with self._refusals_told():
@@ -310,26 +302,39 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 staging "delta", or has served no version before, or has gone back already.
             BusyError: A version is being taken in.
         """
-        self._refuse_asleep()
-        channel = self._attached()
-        if self._by_difference and self._before < 0:
-            raise InvalidArgumentError(
-                f"there is no version to go back to: {self._name} served none of this channel "
-                f"before version {self._served}",
-                "invalid_argument",
-            )
-        channel.rollback()
-        assert self._info is not None and self._model is not None
-        try:
-            self._model.install()
-        except BaseException as error:
-            self._leave()
-            self._served = -1
-            report_partial(_log, self._info.ring, self._name, self._before, error)
-            raise
-        self._served, self._before = self._before, -1
-        self._held.take(self._info.ring, self._served)
+        with self._peers.quietly():
+            self._go_back()
         return self._served
+
+    def _go_back(self) -> None:
+        before = self._before
+
+        def check() -> int:
+            self._refuse_asleep()
+            self._attached()
+            if self._by_difference and before < 0:
+                raise InvalidArgumentError(
+                    f"there is no version to go back to: {self._name} served none of this channel "
+                    f"before version {self._served}",
+                    "invalid_argument",
+                )
+            return before + 1
+
+        def go_back() -> int:
+            self._attached().rollback()
+            return 0
+
+        self._peers.jointly(check)
+        try:
+            self._peers.jointly(go_back)
+        except BaseException as error:
+            if self._peers.are_apart:
+                self._part(before, error, False)
+            raise
+        self._install(before)
+        self._served, self._before = before, -1
+        assert self._info is not None
+        self._held.take(self._info.ring, before)
 
     def shutdown(self) -> None:
         self._leave()
