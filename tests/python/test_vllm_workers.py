@@ -339,3 +339,31 @@ def test_workers_that_have_no_version_before_leave_no_answer_behind(
         with pytest.raises(OSError):
             server.rollback()
         assert server.unread == 0
+
+
+def test_a_trainer_that_the_workers_cannot_attach_to_is_told_so_after_one_that_was_killed(
+    ring: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(WIDE)
+
+    def fails() -> None:
+        raise rr.ReleasedError("worker 0 has no memory", "released")
+
+    with sending(ring, server, source) as trainer:
+        server.killed_before = "finish"
+        with pytest.raises((ConnectionError, rr.RollringError)):
+            trainer.send_weights()
+    server.revive()
+    with monkeypatch.context() as patch:
+        patch.setattr(server.workers[0].engine, "_awake", fails)
+        with (
+            pytest.raises(rr.RejectedError, match="worker 0 has no memory"),
+            sending(ring, server, source),
+        ):
+            pass
+    assert server.unread == 0
+    source.fill(2)
+    with sending(ring, server, source) as trainer:
+        trainer.send_weights()
+        assert server.serve(source) == [True, True]
+        assert server.unread == 0

@@ -113,6 +113,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 self._info = init_info
                 self._leave()
                 self._attach_jointly(init_info)
+            else:  # the call before has attached this engine, or it has failed
+                self._peers.jointly(self._check_attached)
             left_open = self._peers.one_has(self._is_open, but_the_last=True)
             if left_open != init_info.ends_update:
                 raise InvalidArgumentError(
@@ -386,6 +388,10 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 "peer_gone",
             )
         return self._channel
+
+    def _check_attached(self) -> int:
+        self._attached()
+        return 0
 
     def _leave(self) -> None:
         self._update = None
