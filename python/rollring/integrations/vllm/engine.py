@@ -114,7 +114,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 self._leave()
                 self._attach_jointly(init_info)
             else:  # the call before has attached this engine, or it has failed
-                self._peers.jointly(self._check_attached)
+                self._peers.jointly(lambda: int(self._attached().closed))
             left_open = self._peers.one_has(self._is_open, but_the_last=True)
             if left_open != init_info.ends_update:
                 raise InvalidArgumentError(
@@ -248,6 +248,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         except BaseException as error:
             if adopted:  # and another worker has not
                 self._part(update.version, error, model.out_of_place and not self._by_difference)
+            elif not model.out_of_place and not self._by_difference:
+                self._say_mixed(update.version, error)  # it lies in the model
             raise
         self._install(update.version)
         self._before, self._served = self._served, update.version
@@ -290,8 +292,12 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._leave()
         if whole:
             self._tell_refusal(error)
-        elif self._info is not None:
-            self._served = -1
+        else:
+            self._say_mixed(version, error)
+
+    def _say_mixed(self, version: int, error: BaseException) -> None:
+        self._served = -1
+        if self._info is not None:
             report_partial(_log, self._info.ring, self._name, version, error)
 
     # --- ours, by the worker extension ------------------------------------------------------------
@@ -388,10 +394,6 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 "peer_gone",
             )
         return self._channel
-
-    def _check_attached(self) -> int:
-        self._attached()
-        return 0
 
     def _leave(self) -> None:
         self._update = None
