@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from ...errors import RejectedError
+from ...errors import RejectedError, UnsupportedError
 
 _log = logging.getLogger("vllm.rollring")
 
-HEARD = ("uni", "ray")  # executors that read all answers
+HEARD = "uni"  # the executor that reads all answers; of the two behind "ray" only one does
+GROUPS = ("get_tp_group", "get_pp_group", "get_pcp_group")  # the last: not of every vLLM
 FAILED = -1
 
 
@@ -39,10 +41,11 @@ class Peers:
         backend = getattr(config, "distributed_executor_backend", None)
         if backend == "external_launcher":  # each process calls its own worker
             count = 1
+        self._count = count
         self.several = count > 1
         self.are_apart = False
         self._is_last = config.rank % count == count - 1
-        self._is_quiet = not self._is_last and backend not in HEARD
+        self._is_quiet = not self._is_last and backend != HEARD
 
     @contextlib.contextmanager
     def quietly(self) -> Iterator[None]:
@@ -86,15 +89,24 @@ class Peers:
     def _most(self, *numbers: int) -> list[int]:
         """The highest of each."""
         held = torch.tensor(numbers, dtype=torch.int64)
-        for group in _groups():
+        for group in _groups(self._count):
             torch.distributed.all_reduce(held, torch.distributed.ReduceOp.MAX, group=group)
         found: list[int] = held.tolist()
         return found
 
 
-def _groups() -> list[Any]:
+def _groups(count: int) -> list[Any]:
     """Each worker meets all others in these, one after the other."""
-    from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+    from vllm.distributed import parallel_state
 
-    both = [get_tp_group(), get_pp_group()]
-    return [group.cpu_group for group in both if group.world_size > 1]
+    made = [
+        getattr(parallel_state, name)() for name in GROUPS if hasattr(parallel_state, name)
+    ]
+    met = math.prod(group.world_size for group in made)
+    if met != count:
+        raise UnsupportedError(
+            f"this engine has {count} workers, and those of its tensor, pipeline and prefill "
+            f"context groups are {met}: use another kind of parallelism",
+            "unsupported",
+        )
+    return [group.cpu_group for group in made if group.world_size > 1]

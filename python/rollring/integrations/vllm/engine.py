@@ -123,7 +123,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
 
     def _attach_jointly(self, init_info: RollringInitInfo) -> None:
         # One that loads in place can leave a mixture: the others load in place as well then.
-        in_place = self._peers.one_has(not self._out_of_place())
+        with self._refusals_told():
+            in_place = self._peers.one_has(not self._out_of_place())
 
         def attach() -> int:
             with self._refusals_told():
