@@ -67,15 +67,22 @@ class Peers:
         """
         if not self.several:
             return call()
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             found = call()
-        except Exception as error:
+        except BaseException as error:  # the others wait for this worker in any case
             failure, found = error, FAILED
-        most, least = self._most(found, -found)
-        self.are_apart = most >= 0 and least > 0
-        if failure is not None:
-            raise failure
+        try:
+            most, least = self._most(found, -found)
+            self.are_apart = most >= 0 and least > 0
+            if failure is not None:
+                raise failure
+        except Exception as error:
+            if error is failure or failure is None:
+                raise
+            raise error from failure
+        finally:
+            failure = None  # its frames hold this one: it would live until a garbage collection
         if most != -least:
             raise RejectedError("another worker of this engine has failed", "rejected")
         return found
@@ -99,9 +106,7 @@ def _groups(count: int) -> list[Any]:
     """Each worker meets all others in these, one after the other."""
     from vllm.distributed import parallel_state
 
-    made = [
-        getattr(parallel_state, name)() for name in GROUPS if hasattr(parallel_state, name)
-    ]
+    made = [getattr(parallel_state, name)() for name in GROUPS if hasattr(parallel_state, name)]
     met = math.prod(group.world_size for group in made)
     if met != count:
         raise UnsupportedError(

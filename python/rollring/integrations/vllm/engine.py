@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
 
+
 @dataclass
 class RollringInitInfo(WeightTransferInitInfo):
     """The trainer's one-time message to an engine.
@@ -291,10 +292,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             whole: The model has the version before.
         """
         self._leave()
-        if whole:
-            self._tell_refusal(error)
-        else:
-            self._say_mixed(version, error)
+        self._tell_refusal(error) if whole else self._say_mixed(version, error)
 
     def _say_mixed(self, version: int, error: BaseException) -> None:
         self._served = -1
@@ -341,8 +339,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 self._part(before, error, False)
             raise
         self._install(before)
-        self._served, self._before = before, -1
         assert self._info is not None
+        self._served, self._before = before, -1
         self._held.take(self._info.ring, before)
 
     def shutdown(self) -> None:
