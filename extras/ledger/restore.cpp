@@ -251,6 +251,13 @@ RestoreStat LedgerRestore::stat() const {
 
 namespace {
 
+// Whether the new ring has its ledger in another directory.
+bool is_elsewhere(const RestoreOptions& options, const std::filesystem::path& directory) {
+    std::error_code unknown;  // it is not there yet
+    return options.ledger_dir &&
+           !std::filesystem::equivalent(*options.ledger_dir, directory, unknown);
+}
+
 // Opens the ring for the records, and names them before the first is sent.
 Result<Producer> open_ring(const std::filesystem::path& directory, std::string_view ring,
                            const RestoreOptions& options, std::vector<std::uint64_t> order) {
@@ -265,6 +272,8 @@ Result<Producer> open_ring(const std::filesystem::path& directory, std::string_v
                                    "the restore began: remove it, and begin again",
                                    ring));
     }
+    // Another directory's ledger has no records that the map could name.
+    if (is_elsewhere(options, directory)) return producer;
     auto written = ledger::write_map(directory, {.ring_id = stat->ring_id,
                                                  .lane = lane->lane,
                                                  .epoch = lane->epoch,
@@ -280,14 +289,19 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     auto found = ledger::scan_ledger(directory);  // before a lock file is made anywhere
     if (!found) return std::unexpected(found.error());
     const auto locked = recording::lock_directory(directory, "ledger");
-    if (!locked) return std::unexpected(locked.error());
+    // The old disk may take no write any more, and needs none if the new ring's ledger is
+    // elsewhere.
+    const bool elsewhere = is_elsewhere(options, directory);
+    if (!locked && (!elsewhere || locked.error().code == Errc::busy)) {
+        return std::unexpected(locked.error());
+    }
     const std::string failure = ledger::failure_of(directory);
     const std::string ledger_dir =
         options.ledger_dir.value_or(std::filesystem::canonical(directory).string());
     if (!failure.empty() && !options.ledger_dir) return refused(Errc::ledger_failed, failure);
     const std::vector<std::uint64_t> settled =
         options.step ? found->book.through(*options.step) : std::vector<std::uint64_t>{};
-    if (!settled.empty() && failure.empty()) {
+    if (!settled.empty() && failure.empty() && locked) {
         auto noted = ledger::write_settled(directory, *found, settled);
         if (!noted) return std::unexpected(noted.error());
     }
@@ -319,7 +333,7 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
         if (!file) return std::unexpected(file.error());
         impl->files.emplace(one.segment, std::move(*file));
     }
-    recording::unlock_directory(*locked);
+    if (locked) recording::unlock_directory(*locked);
     return LedgerRestore(std::move(impl));
 }
 

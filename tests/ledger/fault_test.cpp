@@ -283,6 +283,26 @@ TEST_CASE("ledger: a file that cannot be removed keeps the later ones, which set
     CHECK(folder.files(".ledger").size() == 1);
 }
 
+TEST_CASE("ledger: a restore into another directory needs no write into the old one") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    for (std::uint32_t i = 0; i < 2; i++) send(producer, "kept", i, 2);
+    CHECK(train_all(*stash).size() == 1);
+    const LedgerFolder left(folder.path());
+    // The lock cannot be opened for writing, as on a file system that has become read-only.
+    std::filesystem::remove(left.path() / "writer.lock");
+    std::filesystem::create_directory(left.path() / "writer.lock");
+    REQUIRE_FALSE(LedgerRestore::begin(left.path(), scratch_name("none")).has_value());
+    const LedgerFolder fresh;
+    const RestoredRing again(left.path(), {.ledger_dir = fresh.path().string()});
+    CHECK(left.files(".restored").empty());
+    const auto next = open_stash(again.name());
+    CHECK(train_all(*next) == std::vector<std::string>{"kept"});
+    CHECK(look_at(fresh.path()).records == 2);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;
