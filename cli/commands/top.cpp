@@ -20,8 +20,8 @@ The page has lanes and producers, incomplete groups and the producers that they 
 tokens per second, policy versions and engines. Keys: q quits, p pauses, s sorts the
 table, tab selects the next table. Enter opens the selected group: its members with
 rewards and advantages, and a member's text, or its token IDs without --tokenizer. If the
-ring does not exist, the command waits for it. It only reads. It needs a terminal and the Python
-packages rollring and textual. In scripts, use `rollring stat --json` or
+ring does not exist, the command waits for it. It only reads. It needs a terminal and the
+Python packages rollring and textual. In scripts, use `rollring stat --json` or
 `rollring stat --watch`.)";
 
 struct TopOptions {

@@ -1,5 +1,6 @@
 // Sharded trainers: a version reaches engines of another cut as a whole, or not at all.
 
+#include <latch>
 #include <memory>
 #include <thread>
 
@@ -227,9 +228,20 @@ TEST_CASE("an engine that ends before it has staged a version aborts it") {
     Trainer trainer(ring, 2);
     const auto stays = engine_on(ring, 0, 2);
     auto goes = engine_on(ring, 1, 2);
-    std::thread keeps([&] { CHECK(take(stays->subscriber).error().code == Errc::aborted); });
+    std::latch opened(1);
+    std::thread keeps([&] {
+        auto update = stays->subscriber.next(patience());
+        opened.count_down();
+        REQUIRE_OK(update);
+        auto ends = update->load(patience());
+        if (ends) ends = update->stage(patience());
+        if (ends) ends = update->adopt(patience());
+        REQUIRE(!ends);
+        CHECK(ends.error().code == Errc::aborted);
+    });
     std::thread leaves([&] {
         REQUIRE_OK(goes->subscriber.next(patience()));
+        opened.wait();
         goes.reset();
     });
     const auto results = trainer.publish(1);

@@ -2,10 +2,8 @@
 // The ledger of a ring: files in which each record is that the ring's stash has taken, until a
 // checkpoint has it, so that the end of the processes, the machine or the job takes none of it.
 //
-//   rollring::create_ring("run42", {.ledger_dir = "runs/42.ledger"});
-//   ...                                     // producers and a Stash, as ever
-//   save_checkpoint(step);                  // on the disk
-//   stash->checkpointed(step);              // batches up to this step are not given again
+// RingOptions::ledger_dir gives a ring its ledger, and its stash writes it. Once a checkpoint is on
+// the disk, Stash::checkpointed(step) says so: batches up to this step are not given again.
 //
 // After the machine has gone, in a new job:
 //

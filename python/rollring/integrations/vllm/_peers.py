@@ -88,7 +88,7 @@ class Peers:
         return found
 
     def one_has(self, has: bool, *, but_the_last: bool = False) -> bool:
-        """Whether one of them, or one that is not the last, has it. Each worker has to come here."""
+        """Whether one of them, or one that is not the last, has it. Each worker has to call it."""
         if self._is_last and but_the_last:
             has = False
         return bool(self._most(int(has))[0]) if self.several else has
