@@ -15,8 +15,8 @@ from ._weights import refused
 
 def named_tensors(given: Any) -> Mapping[str, Any]:
     """The tensors of a torch module by name, or the mapping itself."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(given, torch.nn.Module):
+    module = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", ())
+    if isinstance(given, module):
         # As parameters, so that one under two names is known to be one.
         tensors: Mapping[str, Any] = given.state_dict(keep_vars=True)
         return dict(tensors)
