@@ -240,8 +240,12 @@ TEST_CASE("an engine that ends before it has staged a version aborts it") {
         CHECK(ends.error().code == Errc::aborted);
     });
     std::thread leaves([&] {
-        REQUIRE_OK(goes->subscriber.next(patience()));
-        opened.wait();
+        {
+            const auto update = goes->subscriber.next(patience());
+            REQUIRE_OK(update);
+            // Until then: a version that was rejected before it was opened is never returned.
+            opened.wait();
+        }
         goes.reset();
     });
     const auto results = trainer.publish(1);
