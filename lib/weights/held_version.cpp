@@ -26,6 +26,13 @@ void SubscriberImpl::pass() {
     session_->ring_publisher();
 }
 
+void SubscriberImpl::unread() {
+    if (!update_.open) return;
+    update_.open = false;
+    update_.publication--;
+    if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::ready);
+}
+
 Result<void> SubscriberImpl::hold(Deadline deadline) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));

@@ -112,38 +112,40 @@ Result<void> ShardedEngine::in_slices(SubscriberImpl& end, bool all_live, Deadli
     }
 }
 
-// The end at a rank that offers no version yet, or an earlier one than another rank; null: all
-// offer the same one.
-SubscriberImpl* ShardedEngine::late_end() const {
+// The version that all ranks offer, or the end at a rank that offers none yet, or an earlier one
+// than another rank.
+std::expected<std::int64_t, SubscriberImpl*> ShardedEngine::offered() const {
     SubscriberImpl* const front = ends_.front().get();
     const auto first = front->offered();
-    if (!first) return front;
+    if (!first) return std::unexpected(front);
     for (const auto& end : ends_) {
+        if (end.get() == front) continue;
         const auto offer = end->offered();
-        if (!offer || *offer < *first) return end.get();
-        if (*offer > *first) return front;
+        if (!offer || *offer < *first) return std::unexpected(end.get());
+        if (*offer > *first) return std::unexpected(front);
     }
-    return nullptr;
+    return *first;
 }
 
 // Until all ranks offer one version.
-Result<void> ShardedEngine::wait_offers(Deadline deadline) {
+Result<std::int64_t> ShardedEngine::wait_offers(Deadline deadline) {
     for (;;) {
-        SubscriberImpl* const late = late_end();
-        if (late == nullptr) return {};
+        const auto offer = offered();
+        if (offer) return *offer;
+        SubscriberImpl* const late = offer.error();
         const auto before = late->offered();
         auto waited = in_slices(*late, true, deadline, [&](Deadline slice) {
             return late->session().wait("the next version", slice, [&] {
-                return late->offered() != before || late_end() != late;
+                const auto now = offered();
+                return late->offered() != before || now || now.error() != late;
             });
         });
-        if (!waited) return waited;
+        if (!waited) return std::unexpected(waited.error());
     }
 }
 
 // False: ranks have gone on to another version meanwhile.
-bool ShardedEngine::take_offers() {
-    const std::int64_t version = *ends_.front()->offered();
+bool ShardedEngine::take_offers(std::int64_t version) {
     bool same = version != holding_.live_version() || holding_.is_mixed();
     for (const auto& end : ends_) {
         if (!same) break;
@@ -151,7 +153,12 @@ bool ShardedEngine::take_offers() {
     }
     if (same) return true;
     for (const auto& end : ends_) {
-        if (end->update().open || end->offered() == version) end->pass();
+        // A newer version is still to come from the other ranks.
+        if (end->update().open && end->update().version > version) {
+            end->unread();
+        } else if (end->update().open || end->offered() == version) {
+            end->pass();
+        }
     }
     return false;
 }
@@ -160,9 +167,11 @@ Result<void> ShardedEngine::next(Deadline deadline) {
     if (update_.open) {
         return refused(Errc::busy, fmt::format("version {} is not finished yet", update_.version));
     }
-    do {
-        if (auto waited = wait_offers(deadline); !waited) return waited;
-    } while (!take_offers());
+    for (;;) {
+        const auto version = wait_offers(deadline);
+        if (!version) return std::unexpected(version.error());
+        if (take_offers(*version)) break;
+    }
     update_ = {.open = true,
                .publication = update_.publication + 1,
                .version = ends_.front()->update().version};

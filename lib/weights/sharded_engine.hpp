@@ -2,6 +2,7 @@
 // An engine of a sharded trainer: an end at each rank, and a version that is one over all of them.
 
 #include <atomic>
+#include <expected>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -59,9 +60,9 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     // peer_gone. timed_out at the deadline, or after interrupt().
     template <class Step>
     Result<void> in_slices(SubscriberImpl& end, bool all_live, Deadline deadline, const Step& step);
-    [[nodiscard]] SubscriberImpl* late_end() const;
-    Result<void> wait_offers(Deadline deadline);
-    [[nodiscard]] bool take_offers();
+    [[nodiscard]] std::expected<std::int64_t, SubscriberImpl*> offered() const;
+    Result<std::int64_t> wait_offers(Deadline deadline);
+    [[nodiscard]] bool take_offers(std::int64_t version);
     [[nodiscard]] Outcome outcome() const;
     // The update cannot continue at any rank, and why.
     std::unexpected<Error> give_up(Error why);

@@ -51,6 +51,8 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::optional<std::int64_t> offered() const;
     // Lets a version pass that another end does not have any more, or that is live already.
     void pass();
+    // Leaves the version that next() has returned to the next call.
+    void unread();
     // Waits for all parts of the version, and keeps them lent. Can be retried after timed_out.
     Result<void> hold(Deadline deadline);
     // Declares that all parts are held.
