@@ -42,7 +42,7 @@ TEST_CASE("ledger: a new ring has the open groups and those that no checkpoint h
         send(producer, "open", 0, 2);
         send_pair(producer, "second");
         CHECK(train_all(*stash) == Prompts{"second"});  // step 1
-        CHECK(stash->checkpointed(0) == 2);
+        CHECK(stash->checkpointed(0).value() == 2);
         send_pair(producer, "complete");
         send(producer, "late", 0, 2);
         Batch leased;
@@ -72,7 +72,7 @@ TEST_CASE("ledger: a new ring has the open groups and those that no checkpoint h
         CHECK(train_all(*next) == Prompts{"open"});
         send(worker, "late", 1, 2);
         CHECK(train_all(*next) == Prompts{"late"});
-        CHECK(next->checkpointed(next_step(*next)) == 8);
+        CHECK(next->checkpointed(next_step(*next)).value() == 8);
         CHECK(look_at(left.path()).records == 0);
     }
 }
@@ -131,8 +131,8 @@ TEST_CASE("ledger: a receipt settles records of an earlier ring") {
     const RestoredRing again(left.path());
     CHECK(again.stat().records == 4);
     const auto next = open_stash(again.name());
-    CHECK(next->settle(receipt, 0) == 2);
-    CHECK(next->settle(receipt, 0) == 0);
+    CHECK(next->settle(receipt, 0).value() == 2);
+    CHECK(next->settle(receipt, 0).value() == 0);
     CHECK(train_all(*next) == Prompts{"after it"});
     CHECK(look_at(left.path()).records == 2);
     CHECK(next->account().conserved());
@@ -168,7 +168,7 @@ TEST_CASE("ledger: a second death takes nothing that the first one left") {
     send(worker, "open", 1, 2);
     send(worker, "new", 1, 2);
     CHECK(train_all(*stash).size() == 2);
-    CHECK(stash->checkpointed(100) == 6);
+    CHECK(stash->checkpointed(100).value() == 6);
     CHECK(look_at(left_again.path()).records == 0);
 }
 
@@ -188,10 +188,10 @@ TEST_CASE("ledger: a trainer that starts again goes on with the ledger of its ri
     const auto stash = open_stash(ring.name());
     CHECK(train_all(*stash) == Prompts{"leased"});
     CHECK(look_at(folder.path()).records == 3);
-    CHECK(stash->checkpointed(0) == 2);
+    CHECK(stash->checkpointed(0).value() == 2);
     send(producer, "open", 1, 2);
     CHECK(train_all(*stash) == Prompts{"open"});
-    CHECK(stash->checkpointed(1) == 2);
+    CHECK(stash->checkpointed(1).value() == 2);
     CHECK(look_at(folder.path()).records == 0);
 }
 
@@ -202,7 +202,7 @@ TEST_CASE("ledger: dropped records are not given again") {
     const auto stash = open_stash(ring.name());
     send_pair(producer, "trained");
     CHECK(train_all(*stash) == Prompts{"trained"});
-    CHECK(stash->checkpointed(0) == 2);
+    CHECK(stash->checkpointed(0).value() == 2);
     send(producer, "trained", 1, 2);  // late
     REQUIRE(try_send(producer, "again", 0, patience(), 2, 0));
     REQUIRE(try_send(producer, "again", 0, patience(), 2, 1));  // supersedes it
@@ -243,7 +243,7 @@ TEST_CASE("ledger: settled segments go, and a full ledger says so and holds prod
     CHECK(stash->waits_for().find("ledger_bytes") != std::string::npos);
     CHECK(look_at(folder.path()).file_bytes <= bytes);
     const std::uint64_t before = trained;
-    CHECK(stash->checkpointed(static_cast<std::int64_t>(trained)) == 2 * trained);
+    CHECK(stash->checkpointed(static_cast<std::int64_t>(trained)).value() == 2 * trained);
     fill();
     CHECK(trained > before + 20);
     CHECK(look_at(folder.path()).file_bytes <= bytes);
@@ -320,7 +320,7 @@ TEST_CASE("ledger: the steps of a restored ring go on after those that its check
             send_pair(producer, prompt);
             CHECK(train_all(*stash) == Prompts{prompt});  // steps 0 to 3
         }
-        CHECK(stash->checkpointed(1) == 4);
+        CHECK(stash->checkpointed(1).value() == 4);
     }
     for (const std::int64_t last : {1, 2}) {
         CAPTURE(last);
@@ -337,11 +337,11 @@ TEST_CASE("ledger: the steps of a restored ring go on after those that its check
         CHECK_FALSE(next_prompt(*stash, batch).empty());
         CHECK_FALSE(batch.ack(last - 1).has_value());
         CHECK(batch.ack(last + 1).has_value());
-        CHECK(stash->checkpointed(last) == 0);
-        CHECK(stash->checkpointed(last + 1) == 2);
+        CHECK(stash->checkpointed(last).value() == 0);
+        CHECK(stash->checkpointed(last + 1).value() == 2);
     }
     // All is settled: another run may use the directory, and its steps begin at 0.
-    CHECK(open_stash(ring.name())->checkpointed(3) == 4);
+    CHECK(open_stash(ring.name())->checkpointed(3).value() == 4);
     const TestRing other(with_ledger(folder.path()));
     CHECK(open_stash(other.name())->last_acked_step() == -1);
 }
