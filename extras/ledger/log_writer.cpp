@@ -218,9 +218,10 @@ std::uint64_t LogWriter::queued_bytes() const {
 // full. The end of the one before it, too: the last record may reach there.
 bool LogWriter::full() const {
     if (file_bytes_ + 2 * plan_.segment_bytes() <= plan_.max_bytes) return false;
+    if (file_bytes_ + plan_.segment_bytes() > plan_.max_bytes) return true;
     // The session before this one may have read on in such a segment: groups that it left open may
     // lack records that lie unread.
-    if (!begun_) return file_bytes_ + plan_.segment_bytes() > plan_.max_bytes;
+    if (!begun_) return false;
     const std::uint64_t at =
         queue_.empty() ? segment_end_ : queue_.back().offset + queue_.back().buffer.used();
     return at + plan_.segment_bytes() / 8 > segments_.back().bytes;
