@@ -355,6 +355,10 @@ void Stash::Impl::ship(Batch& batch, std::shared_ptr<void> self) {
     notices.note_batch();
 }
 
+NextBatch Stash::Impl::without_batch(Ledger ledger) {
+    return ledger == Ledger::broken ? NextBatch::closed : NextBatch::timed_out;
+}
+
 NextBatch Stash::next(Batch& batch, Deadline deadline) {
     batch.nack();
     Impl& impl = *impl_;
@@ -369,6 +373,9 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     // make progress.
     if (impl.options.order == Order::freshest && impl.backlog.was_read()) impl.backlog.note();
     for (;;) {
+        const auto cuts = impl.ask_ledger(true, deadline);
+        if (cuts == Impl::Ledger::waited) continue;
+        if (cuts != Impl::Ledger::takes) return Impl::without_batch(cuts);
         const std::int64_t now = monotonic_ns();
         changed |= impl.tick(now);
         const auto [cut, looked] = impl.decide(now, blocked, changed);
@@ -379,10 +386,9 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
             FAULT_POINT("cut.after_lease");
             return NextBatch::batch;
         }
-        const auto asked = impl.ask_ledger(deadline);
-        if (asked == Impl::Ledger::waited) continue;
-        if (asked == Impl::Ledger::broken) return NextBatch::closed;
-        if (asked == Impl::Ledger::late) return NextBatch::timed_out;
+        const auto reads = impl.ask_ledger(false, deadline);
+        if (reads == Impl::Ledger::waited) continue;
+        if (reads != Impl::Ledger::takes) return Impl::without_batch(reads);
         const Poll got = impl.read(now);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;

@@ -94,9 +94,10 @@ struct Stash::Impl {
     // Of a batch, which may be `dropped` instead of acknowledged.
     [[nodiscard]] Result<void> note_in_ledger(std::span<const std::uint32_t> numbers,
                                               std::size_t marks, std::int64_t step, bool dropped);
-    // Whether records may be read: waits a little for the ledger, if it takes none.
+    // Whether a batch may be cut, or records read: waits a little for the ledger, if not.
     enum class Ledger { takes, waited, late, broken };
-    [[nodiscard]] Ledger ask_ledger(Deadline deadline);
+    [[nodiscard]] Ledger ask_ledger(bool cut, Deadline deadline);
+    [[nodiscard]] static NextBatch without_batch(Ledger ledger);
 };
 
 }  // namespace rollring

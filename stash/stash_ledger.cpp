@@ -89,8 +89,8 @@ Result<std::uint64_t> Stash::Impl::settle_in_ledger(const Receipt& receipt) cons
     return ledger->settle(receipt.ring_id, named);
 }
 
-Stash::Impl::Ledger Stash::Impl::ask_ledger(Deadline deadline) {
-    if (ledger == nullptr || ledger->takes()) return Ledger::takes;
+Stash::Impl::Ledger Stash::Impl::ask_ledger(bool cut, Deadline deadline) {
+    if (ledger == nullptr || (cut ? ledger->may_cut() : ledger->takes())) return Ledger::takes;
     if (!ledger->problem().empty()) return Ledger::broken;
     const std::int64_t now = monotonic_ns();
     if (now >= deadline.at_ns || core.take_interrupt()) return Ledger::late;

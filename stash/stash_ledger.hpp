@@ -38,7 +38,10 @@ class StashLedger {
 
     // Whether a record may be read now. False while the disk is behind or the ledger is full.
     [[nodiscard]] virtual bool takes() = 0;
-    // Waits until takes() may have changed.
+    // Whether a batch may be made of what was read. False with Durable::record, until the disk has
+    // all of it.
+    [[nodiscard]] virtual bool may_cut() = 0;
+    // Waits until takes() or may_cut() may have changed.
     virtual void wait(Deadline deadline) = 0;
     // A record was read. False: a checkpoint has it already, and it must leave. Otherwise its bytes
     // stay where they are until end_turn(), unless dropped() names it.

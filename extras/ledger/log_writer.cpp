@@ -270,6 +270,11 @@ std::uint64_t LogWriter::current_segment() const {
     return begun_ ? segments_.back().number : next_segment_;
 }
 
+bool LogWriter::has_no_space() const {
+    const std::scoped_lock held(guard_);
+    return no_space_;
+}
+
 std::string LogWriter::problem() const {
     const std::scoped_lock held(guard_);
     return problem_;

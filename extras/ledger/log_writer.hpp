@@ -31,6 +31,7 @@ namespace rollring::ledger {
 
 // For one answer of the disk; a disk that takes longer has failed in all but name.
 inline constexpr std::int64_t disk_patience_ms = 60'000;
+inline constexpr std::int64_t look_every_ms = 20;  // while the disk is late
 
 struct LogPlan {
     std::filesystem::path directory;
@@ -89,6 +90,7 @@ class LogWriter {
 
     [[nodiscard]] std::uint64_t bytes() const;            // of all segments
     [[nodiscard]] std::uint64_t current_segment() const;  // to which entries are added
+    [[nodiscard]] bool has_no_space() const;
     [[nodiscard]] std::string problem() const;
     [[nodiscard]] std::string waits_for() const;
 

@@ -245,10 +245,16 @@ void RingLedger::end_turn() {
     for (const Mark& mark : marks_) log_.mark(mark);
     marks_.clear();
     ticket_ = log_.hand_over();
-    // A failure is shown by problem(), and ends the next call of the stash.
-    if (waits_for_each_) {
-        static_cast<void>(log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms)));
+    if (!waits_for_each_) return;
+    // A failure is shown by problem(). A disk that is full or late holds batches back: may_cut().
+    const Deadline patience = Deadline::after_ms(disk_patience_ms);
+    while (!log_.wait_for(ticket_, Deadline::after_ms(look_every_ms))) {
+        if (log_.has_no_space() || !log_.problem().empty() || patience.passed()) return;
     }
+}
+
+bool RingLedger::may_cut() {
+    return !waits_for_each_ || log_.wait_for(ticket_, Deadline::now()).has_value();
 }
 
 Result<void> RingLedger::before_ack(std::span<const Record* const> records, std::int64_t step) {

@@ -22,6 +22,7 @@ class RingLedger : public StashLedger {
     static Result<std::unique_ptr<StashLedger>> open(LedgerRequest request);
     ~RingLedger() override;
 
+    [[nodiscard]] bool may_cut() override;
     [[nodiscard]] bool takes() override {
         return log_.takes() || (!unread_.empty() && log_.takes_known());
     }

@@ -303,6 +303,21 @@ TEST_CASE("ledger: a restore into another directory needs no write into the old 
     CHECK(look_at(fresh.path()).records == 2);
 }
 
+TEST_CASE("ledger: no batch has a record that is not durable, if each of them is to be") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    InUse<FailingDisk> disk(Call::write, ENOSPC, 0);
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    for (std::uint32_t member = 0; member < 2; member++) send(producer, "pair", member, 2);
+    Batch batch;
+    CHECK(stash->next(batch, Deadline::after_ms(100)) == NextBatch::timed_out);
+    CHECK(durable_of(ring.name()) == 0);
+    disk->heal();
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+    CHECK(durable_of(ring.name()) == 2);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;
