@@ -59,10 +59,14 @@ void Stash::Impl::show_durable(std::uint32_t lane, std::uint32_t epoch,
     if (lane >= geometry.lane_count) return;
     auto& entry = core.seat().reader_pages().at<ReaderEntry>(
         geometry.entries_offset() - geometry.reader_offset() + lane * sizeof(ReaderEntry));
-    if (peek(entry.durable_epoch) != epoch) {
+    // A trainer that starts again reads earlier records anew, and a spill has those of earlier
+    // epochs.
+    if (epoch < peek(entry.durable_epoch)) return;
+    if (epoch != peek(entry.durable_epoch)) {
         store_release(entry.durable_records, std::uint64_t{0});
         store_release(entry.durable_epoch, epoch);
     }
+    if (records_below <= peek(entry.durable_records)) return;
     store_release(entry.durable_records, records_below);
     ring_bell(core.map().lane_bell(lane));
 }

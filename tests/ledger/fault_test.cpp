@@ -318,6 +318,24 @@ TEST_CASE("ledger: no batch has a record that is not durable, if each of them is
     CHECK(durable_of(ring.name()) == 2);
 }
 
+TEST_CASE("ledger: a trainer that starts again takes back no durable record") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        for (std::uint32_t member = 0; member < 2; member++) send(producer, "pair", member, 2);
+        Batch batch;
+        REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+        REQUIRE(batch.ack(0).has_value());
+        CHECK(durable_of(ring.name()) == 3);
+    }
+    const auto stash = open_stash(ring.name());
+    read_all(*stash);
+    CHECK(durable_of(ring.name()) == 3);
+}
+
 TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is space") {
     for (const Call call : {Call::make, Call::write}) {
         const LedgerFolder folder;
