@@ -286,8 +286,12 @@ Result<Producer> open_ring(const std::filesystem::path& directory, std::string_v
 
 Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& directory,
                                            std::string_view ring, const RestoreOptions& options) {
-    auto found = ledger::scan_ledger(directory);  // before a lock file is made anywhere
-    if (!found) return std::unexpected(found.error());
+    // Before a lock file is made anywhere.
+    if (auto there = recording::files_of(directory, ledger::segment_ending);
+        !there || there->empty()) {
+        auto none = ledger::scan_ledger(directory);
+        if (!none) return std::unexpected(none.error());
+    }
     const auto locked = recording::lock_directory(directory, "ledger");
     // The old disk may take no write any more, and needs none if the new ring's ledger is
     // elsewhere.
@@ -295,6 +299,9 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     if (!locked && (!elsewhere || locked.error().code == Errc::busy)) {
         return std::unexpected(locked.error());
     }
+    // Its last writer has ended by now, and what it wrote at last counts.
+    auto found = ledger::scan_ledger(directory);
+    if (!found) return std::unexpected(found.error());
     const std::string failure = ledger::failure_of(directory);
     const std::string ledger_dir =
         options.ledger_dir.value_or(std::filesystem::canonical(directory).string());
