@@ -37,7 +37,8 @@ from . import errors as errors
 from . import stat as stat
 from . import weights as weights
 from ._batch import Batch
-from ._producer import Draft, Producer
+from ._draft import Draft
+from ._producer import Producer
 from ._ring import Column, check, create, remove, rings
 from ._sequence import Group, Member, Sequence
 from ._stash import Stash

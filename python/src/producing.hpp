@@ -52,7 +52,7 @@ class Reserved final : public Loan {
     bool over = false;  // committed or dropped
 };
 
-// Draft for rollring/_producer.py.
+// Draft for rollring/_draft.py.
 nb::object made_draft(std::shared_ptr<Reserved> reserved);
 void bind_draft(nb::module_& module);
 
