@@ -13,28 +13,10 @@
 #include "rollring/stat.hpp"
 #include "text_casters.hpp"
 #include "views.hpp"
+#include "with_files.hpp"
 
 namespace rollring::python {
 namespace {
-
-// The answer of use(object), without the GIL: it reads or writes files.
-template <class T, class Use>
-auto with_files(Owned<T>& owned, const Use& use) {
-    owned.check();
-    decltype(use(*owned.object)) answer = refused(Errc::closed, "");
-    Result<void> done;
-    {
-        const Released released;
-        done = owned.slice(
-            [&](T& object, Deadline) {
-                answer = use(object);
-                return Result<void>();
-            },
-            Deadline::now());
-    }
-    if (!done) owned.check();  // closed meanwhile
-    return value_or_raise(std::move(answer));
-}
 
 // A batch of a recording, in memory of its own.
 class Copied final : public Lent {
