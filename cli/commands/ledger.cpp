@@ -81,6 +81,9 @@ int show_ledger(const LedgerOptions& options) {
                     {"files", stat->files},
                     {"is_written", stat->is_written},
                     {"failure", stat->failure.empty() ? Json() : Json(stat->failure)},
+                    {"parked", stat->parked},
+                    {"parked_bytes", stat->parked_bytes},
+                    {"oldest_parked_ns", stat->parked == 0 ? Json() : Json(stat->oldest_parked_ns)},
                     {"damaged", text_list(stat->damaged)},
                     {"unreadable", stat->unreadable}});
         return exit_ok;
@@ -92,6 +95,12 @@ int show_ledger(const LedgerOptions& options) {
     print(fmt::format("of ring {}, {} in {}{}\n", printable(stat->ring),
                       bytes_text(stat->file_bytes), counted(stat->files, "file"),
                       stat->is_written ? ", being written" : ""));
+    if (stat->parked != 0) {
+        const std::int64_t age_ns = realtime_ns() - stat->oldest_parked_ns;
+        print(fmt::format("{} in {}, parked for up to {}\n",
+                          counted(stat->parked, "partial rollout"), bytes_text(stat->parked_bytes),
+                          duration_text(static_cast<double>(age_ns) * 1e-9)));
+    }
     if (!stat->failure.empty()) warn(printable(stat->failure));
     warn_damaged(stat->damaged, stat->unreadable);
     return exit_ok;
@@ -163,6 +172,7 @@ void Restoring::report(double seconds, bool failed) const {
                     {"tokens", stat.tokens},
                     {"bytes", stat.bytes},
                     {"left_out", stat.left_out},
+                    {"parked", stat.parked},
                     {"damaged", text_list(stat.damaged)},
                     {"unreadable", stat.unreadable},
                     {"seconds", seconds},

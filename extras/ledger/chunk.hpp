@@ -6,12 +6,19 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <random>
 #include <span>
 #include <vector>
 
 #include "ledger_layout.hpp"
 
 namespace rollring::ledger {
+
+// For a new file's FileHeader::file_id.
+[[nodiscard]] inline std::uint64_t random_id() {
+    std::random_device device;
+    return (std::uint64_t{device()} << 32) | device();
+}
 
 // Memory at a multiple of a block, which grows.
 class BlockBuffer {

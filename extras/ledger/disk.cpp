@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 
 #include "file_names.hpp"
 
@@ -83,6 +84,10 @@ int Disk::note(const std::filesystem::path& path, std::string_view text) {
 
 int Disk::remove(const std::filesystem::path& path) {
     return unlink(path.c_str()) == 0 ? 0 : errno;
+}
+
+int Disk::rename(const std::filesystem::path& from, const std::filesystem::path& to) {
+    return ::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
 }
 
 }  // namespace rollring::ledger

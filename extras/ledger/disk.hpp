@@ -27,6 +27,7 @@ class Disk {
     // The names in the directory, and its own.
     virtual int sync_names(const std::filesystem::path& directory);
     virtual int remove(const std::filesystem::path& path);
+    virtual int rename(const std::filesystem::path& from, const std::filesystem::path& to);
     // Makes the bytes lasting that an earlier process wrote to that file.
     virtual int sync_file(const std::filesystem::path& path);
     // A file with that text, which is there after the machine's death, too.

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <random>
 #include <system_error>
 #include <utility>
 
@@ -24,11 +23,6 @@ constexpr std::uint64_t segments_of_bound = 16;
 constexpr std::uint64_t segment_bytes_max = std::uint64_t{256} << 20;
 constexpr std::size_t spare_max = 2;
 constexpr auto space_again = std::chrono::milliseconds(200);
-
-std::uint64_t random_id() {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-}
 
 std::uint64_t in_blocks(std::uint64_t bytes) {
     return (bytes + block - 1) / block * block;

@@ -16,8 +16,10 @@
 #include "ledger_layout.hpp"
 #include "ledger_scan.hpp"
 #include "liveness.hpp"
+#include "parked_file.hpp"
 #include "restored_map.hpp"
 #include "rollring/extras/ledger.hpp"
+#include "rollring/extras/parked.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
 
@@ -35,10 +37,14 @@ std::string failure_of(const std::filesystem::path& directory) {
 
 Result<Contents> scan_ledger(const std::filesystem::path& directory) {
     auto found = scan(directory);
-    if (found && found->empty) {
-        return refused(Errc::not_found, fmt::format("{} has no ledger", directory.string()));
-    }
-    return found;
+    if (!found || !found->empty) return found;
+    const auto parked = parked_files(directory);
+    const bool has_parked = parked && !parked->empty();
+    return refused(Errc::not_found,
+                   fmt::format("{} has no ledger{}", directory.string(),
+                               has_parked ? ", but parked rollouts: workers of a new ring of the "
+                                            "same name, with its ledger there, take them up"
+                                          : ""));
 }
 
 std::uint64_t groups_of(const Book& book) {
@@ -141,8 +147,12 @@ Result<void> find_ring(std::string_view ring, const Contents& found,
 }  // namespace ledger
 
 Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
-    const auto found = ledger::scan_ledger(directory);
+    const auto parked = list_parked(directory);
+    const bool none_parked = !parked || (parked->rollouts.empty() && parked->damaged.empty());
+    // No trainer may have written a record yet.
+    const auto found = none_parked ? ledger::scan_ledger(directory) : ledger::scan(directory);
     if (!found) return std::unexpected(found.error());
+    if (!parked) return std::unexpected(parked.error());
     LedgerStat stat{.directory = directory.string(),
                     .ring = found->ring.name,
                     .ring_id = found->ring.id,
@@ -155,8 +165,14 @@ Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
                     .files = found->segments.size(),
                     .is_written = recording::is_written(directory),
                     .failure = ledger::failure_of(directory),
+                    .parked = parked->rollouts.size(),
+                    .parked_bytes = 0,
+                    .oldest_parked_ns = 0,
                     .damaged = found->damaged,
                     .unreadable = found->lost};
+    if (!parked->rollouts.empty()) stat.oldest_parked_ns = parked->rollouts.front().parked_ns;
+    for (const ParkedInfo& one : parked->rollouts) stat.parked_bytes += one.file_bytes;
+    stat.damaged.insert(stat.damaged.end(), parked->damaged.begin(), parked->damaged.end());
     for (const auto& [number, one] : found->book.records()) {
         stat.tokens += one.tokens;
         stat.record_bytes += one.bytes;
@@ -282,6 +298,25 @@ Result<Producer> open_ring(const std::filesystem::path& directory, std::string_v
     return producer;
 }
 
+struct Parked {
+    std::uint64_t count;
+    std::vector<std::string> damaged;
+};
+
+Result<Parked> bring_parked(const std::filesystem::path& from, const std::filesystem::path& to,
+                            std::string_view ring, bool elsewhere) {
+    Parked parked{};
+    if (elsewhere) {
+        auto copied = ledger::copy_parked(from, to, ring);
+        if (!copied) return std::unexpected(copied.error());
+        parked.damaged = std::move(*copied);
+    }
+    const auto files = ledger::parked_files(to);
+    if (!files) return std::unexpected(files.error());
+    parked.count = files->size();
+    return parked;
+}
+
 }  // namespace
 
 Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& directory,
@@ -299,7 +334,7 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     if (!locked && (!elsewhere || locked.error().code == Errc::busy)) {
         return std::unexpected(locked.error());
     }
-    // Its last writer has ended by now, and what it wrote at last counts.
+    // Its last writer has ended by now, and its last writes count.
     auto found = ledger::scan_ledger(directory);
     if (!found) return std::unexpected(found.error());
     const std::string failure = ledger::failure_of(directory);
@@ -316,6 +351,9 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     if (auto ready = ledger::find_ring(ring, *found, ledger_dir); !ready) {
         return std::unexpected(ready.error());
     }
+    auto parked = bring_parked(directory, ledger_dir, ring, elsewhere);
+    if (!parked) return std::unexpected(parked.error());
+    found->damaged.insert(found->damaged.end(), parked->damaged.begin(), parked->damaged.end());
     std::vector<std::uint64_t> order = found->book.in_order();
     auto producer = open_ring(directory, ring, options, order);
     if (!producer) return std::unexpected(producer.error());
@@ -325,6 +363,7 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
                      .tokens = 0,
                      .bytes = 0,
                      .left_out = settled.size(),
+                     .parked = parked->count,
                      .damaged = found->damaged,
                      .unreadable = found->lost};
     auto impl = std::make_unique<Impl>(Impl{.schema = found->schema,

@@ -1,7 +1,5 @@
 // Ledgers whose files were cut short or changed.
 
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <set>
 
@@ -11,19 +9,6 @@ using namespace rollring;
 using namespace rollring::test;
 
 namespace {
-
-using Bytes = std::vector<char>;
-
-Bytes bytes_of(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
-
-void write_bytes(const std::filesystem::path& path, const Bytes& bytes) {
-    std::ofstream file(path, std::ios::binary | std::ios::trunc);
-    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    REQUIRE(file.good());
-}
 
 // One segment: five pairs, of which two were acknowledged and one of those settled.
 Bytes small_ledger() {

@@ -38,7 +38,7 @@ class InUse {
     Kind disk_;
 };
 
-enum class Call { make, write, sync, names, sync_file, remove };
+enum class Call { make, write, sync, names, sync_file, remove, rename };
 
 // From the call of that number on, of that kind, answers with the error, `times` times.
 class FailingDisk : public ledger::Disk {
@@ -62,6 +62,9 @@ class FailingDisk : public ledger::Disk {
     }
     int remove(const std::filesystem::path& path) override {
         return fails(Call::remove) ? error_ : Disk::remove(path);
+    }
+    int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+        return fails(Call::rename) ? error_ : Disk::rename(from, to);
     }
     [[nodiscard]] int calls() const { return count_; }  // of its kind
     [[nodiscard]] bool has_failed() const { return failed_ > 0; }
@@ -127,6 +130,12 @@ class KillingDisk : public ledger::Disk {
         strike();
         return error;
     }
+    int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+        strike();
+        const int error = Disk::rename(from, to);
+        strike();
+        return error;
+    }
 
   private:
     void strike() {
@@ -182,16 +191,30 @@ class MortalDisk : public ledger::Disk {
         }
         return Disk::remove(path);
     }
+    int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
+        watch_(*this);
+        {
+            const std::scoped_lock held(guard_);
+            auto moved = files_.extract(from);
+            moved.key() = to;
+            File& file = files_.insert(std::move(moved)).position->second;
+            file.former = from;
+            file.named = false;
+        }
+        watch_(*this);
+        return Disk::rename(from, to);
+    }
 
     // Writes the files as the power cut leaves them.
     void cut(const std::filesystem::path& to, std::uint64_t seed) {
         const std::scoped_lock held(guard_);
         std::mt19937_64 dice(seed);
         for (const auto& [path, file] : files_) {
-            if (!file.named && dice() % 2 == 0) continue;
+            if (!file.named && file.former.empty() && dice() % 2 == 0) continue;
+            const bool renamed = file.named || file.former.empty() || dice() % 2 == 0;
             std::vector<std::byte> image = file.image;
             for (const Write& one : file.pending) tear(one, image, dice);
-            std::ofstream out(to / path.filename(), std::ios::binary);
+            std::ofstream out(to / (renamed ? path : file.former).filename(), std::ios::binary);
             out.write(reinterpret_cast<const char*>(image.data()),
                       static_cast<std::streamsize>(image.size()));
         }
@@ -205,7 +228,8 @@ class MortalDisk : public ledger::Disk {
     struct File {
         std::vector<std::byte> image;
         std::vector<Write> pending;
-        bool named = false;
+        bool named = false;            // by its present name, for certain
+        std::filesystem::path former;  // its other name
     };
     static void apply(const Write& one, std::vector<std::byte>& image) {
         image.resize(std::max(image.size(), one.offset + one.bytes.size()));

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +17,19 @@
 
 namespace rollring::test {
 
+using Bytes = std::vector<char>;
+
+inline Bytes bytes_of(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+inline void write_bytes(const std::filesystem::path& path, const Bytes& bytes) {
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    REQUIRE(file.good());
+}
+
 // Removed at the end.
 class LedgerFolder {
   public:
@@ -24,9 +39,7 @@ class LedgerFolder {
     }
     // A copy of another one, as it is now.
     explicit LedgerFolder(const std::filesystem::path& other) : LedgerFolder() {
-        for (const auto& one : std::filesystem::directory_iterator(other)) {
-            std::filesystem::copy_file(one.path(), path_ / one.path().filename());
-        }
+        std::filesystem::copy(other, path_, std::filesystem::copy_options::recursive);
     }
     LedgerFolder(const LedgerFolder&) = delete;
     LedgerFolder& operator=(const LedgerFolder&) = delete;

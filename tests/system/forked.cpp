@@ -25,6 +25,7 @@
 #include "rollring/batch.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/extras/ledger.hpp"
+#include "rollring/extras/parked.hpp"
 #include "rollring/extras/recording.hpp"
 #include "rollring/extras/requests.hpp"
 #include "rollring/extras/server_seat.hpp"
@@ -324,6 +325,20 @@ void try_ledger() {
         require(stash->next(none, Deadline::now()) == NextBatch::timed_out, "an open group");
         require(stash->sync_ledger(patience()).has_value(), "the ledger");
         try_in_child({{"Stash::waits_for", tells([&] { return stash->waits_for(); })}});
+        auto parking = opened(Parking::open(ring.name()), "parking");
+        require(parking.park(draft()).has_value(), "a parked rollout");
+        auto taken = opened(parking.take(), "a parked rollout");
+        try_in_child({
+            {"ParkedRollout::done", [&] { return refused_as_forked(taken->done()); }},
+            {"ParkedRollout::give_back", inert([&] { taken->give_back(); })},
+            {"ParkedRollout::record", tells([&] { return taken->record().n_tokens(); })},
+            {"ParkedRollout::state", tells([&] { return taken->state().size(); })},
+            {"ParkedRollout::parked_ns", tells([&] { return taken->parked_ns(); })},
+            {"Parking::park", [&] { return parking.park(draft()).has_value(); }},
+            {"Parking::take", [&] { return parking.take()->has_value(); }},
+            {"Parking::schema", tells([&] { return parking.schema().columns().size(); })},
+        });
+        require(taken->done().has_value(), "the parent's rollout");
     }
     auto restore = opened(LedgerRestore::begin(folder, restored), "restore");
     try_in_child({

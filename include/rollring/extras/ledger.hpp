@@ -45,6 +45,10 @@ struct LedgerStat {
     std::uint64_t files;
     bool is_written;      // by a living process
     std::string failure;  // of its disk; empty: none
+    // Rollouts that are parked beside it (rollring/extras/parked.hpp), and their bytes.
+    std::uint64_t parked;
+    std::uint64_t parked_bytes;
+    std::int64_t oldest_parked_ns;  // CLOCK_REALTIME; 0: there is none
     // Parts that cannot be read, for people, and the number of records among them that were whole
     // when they were written, or never were: the disk had not taken them yet.
     std::vector<std::string> damaged;
@@ -73,11 +77,13 @@ struct RestoreStat {
     std::uint64_t tokens;              // that were sent
     std::uint64_t bytes;               // likewise
     std::uint64_t left_out;            // records that RestoreOptions::step names
+    std::uint64_t parked;              // rollouts, beside the new ring's ledger
     std::vector<std::string> damaged;  // as in LedgerStat
     std::uint64_t unreadable;
 };
 
-// Sends the records of a ledger into a new ring: first the groups of acknowledged batches, in the
+// Copies the parked rollouts, if the new ring has its ledger elsewhere, and sends the records of a
+// ledger into a new ring: first the groups of acknowledged batches, in the
 // order of those, then all others in the order of their first records. Groups that are not complete
 // stand where they stood, and members that come later complete them.
 //
