@@ -36,8 +36,8 @@ SEES = {
 BINDINGS = {
     "extras": ("Consumer", "LedgerRestore", "Memory", "MemoryDomain", "OwnedRing", "RecordedBatch",
                "Recording", "RecordingWriter", "RequestBoard", "RequestWorker", "Store", "Taken",
-               "decode_plain", "encode_plain", "ledger_stat", "remove_store",
-               "set_array_helpers"),
+               "decode_plain", "encode_plain", "ledger_stat", "parked_list",
+               "remove_store", "set_array_helpers"),
 }
 # The private names that a file takes from beyond its walls; a module stands for its names.
 REACHES: dict[str, tuple[str, ...]] = {}

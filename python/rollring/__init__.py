@@ -38,6 +38,7 @@ from . import stat as stat
 from . import weights as weights
 from ._batch import Batch
 from ._draft import Draft
+from ._parked import ParkedRollout
 from ._producer import Producer
 from ._ring import Column, check, create, remove, rings
 from ._sequence import Group, Member, Sequence
@@ -55,6 +56,7 @@ __all__ = [
     "Draft",
     "Group",
     "Member",
+    "ParkedRollout",
     "Producer",
     "RollringError",
     "Sequence",

@@ -13,6 +13,7 @@ from . import _core
 from ._blocks import shown
 from ._draft import Draft
 from ._file_record import FileRecord
+from ._parked import ParkedRollout, ParkingPlace
 from ._turns import TaskTurns
 from ._waits import readable
 from .errors import (
@@ -25,7 +26,7 @@ from .errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Never, Self, Unpack
+    from typing_extensions import Buffer, Never, Self, Unpack
 
     from .options import RecordFields
 
@@ -78,6 +79,7 @@ class Producer:
         self._closed = False
         self._turn = TaskTurns()
         self._attaching = threading.Lock()
+        self._parking: ParkingPlace | None = None
         self._attach()
 
     def _attach(self) -> _core.Producer:
@@ -265,6 +267,50 @@ class Producer:
         """Give back the place of a group that will not be begun."""
         return self._attach().cancel_group(instance_id, visit)
 
+    def park(
+        self,
+        /,
+        instance_id: str,
+        *,
+        state: Buffer = b"",
+        replaces: ParkedRollout | None = None,
+        **fields: Unpack[RecordFields],
+    ) -> None:
+        """Leave a part of a rollout to another worker: in a file beside the ring's ledger, which
+        the end of this process, of the job and of the machine leaves there.
+
+        Args:
+            instance_id: As in `push`.
+            state: Of the environment, for the worker that goes on.
+            replaces: The rollout that it goes on with, which is done.
+            **fields: Those that are known already, as in `push`.
+
+        Raises:
+            InvalidArgumentError: The ring has no ledger.
+            BadRecordError: It breaks the schema; the text names the field.
+            RollringError: The disk refused, or is full. Nothing was parked.
+        """
+        self._place().park(instance_id, state, fields)
+        if replaces is not None:
+            replaces.replaced()
+
+    def take_parked(self, *, source_id: int | None = None) -> ParkedRollout | None:
+        """Take up the rollout that was parked first, of those that no other process has.
+
+        Args:
+            source_id: Only one of this environment.
+
+        Returns:
+            None: there is none now. Damaged files are left out: `extras.list_parked` names them.
+        """
+        return self._place().take(source_id)
+
+    def _place(self) -> ParkingPlace:
+        self._attach().stats()  # raises in a forked child
+        if self._parking is None:
+            self._parking = ParkingPlace(self)
+        return self._parking
+
     def stats(self) -> dict[str, int]:
         """Records, tokens and bytes sent by this producer, and how often it waited."""
         return self._attach().stats()
@@ -297,6 +343,8 @@ class Producer:
     def close(self) -> None:
         """Give the lane back. The trainer still reads all records. A second call has no effect."""
         if self._open is not None:
+            if (parking := self._parking) is not None:
+                parking.close()
             self._open.close()
             self._open = None
         self._closed = True
@@ -329,6 +377,7 @@ class Producer:
         self._pid = os.getpid()
         self._turn = TaskTurns()
         self._attaching = threading.Lock()
+        self._parking = None
 
     @shown
     def __repr__(self) -> str:

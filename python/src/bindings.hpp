@@ -13,6 +13,8 @@ void bind_dlpack(nb::module_& module);
 void bind_domain(nb::module_& module);
 // PlainCodec: a Memory with the bytes of a tree, and the tree for such bytes.
 void bind_plain(nb::module_& module);
+// Parking and ParkedRollout for rollring/_parked.py; parked_list for rollring/extras/ledger.py.
+void bind_parked(nb::module_& module);
 // Producer and Reservation for rollring/_producer.py.
 void bind_producer(nb::module_& module);
 // Reader and Share for rollring/_reader.py.

@@ -36,6 +36,9 @@ nb::dict ledger_stat(const std::string& directory) {
     made["files"] = stat.files;
     made["is_written"] = stat.is_written;
     made["failure"] = stat.failure;
+    made["parked"] = stat.parked;
+    made["parked_bytes"] = stat.parked_bytes;
+    made["oldest_parked_ns"] = stat.oldest_parked_ns;
     made["damaged"] = texts(stat.damaged);
     made["unreadable"] = stat.unreadable;
     return made;
@@ -78,6 +81,7 @@ class PyLedgerRestore {
         made["tokens"] = stat.tokens;
         made["bytes"] = stat.bytes;
         made["left_out"] = stat.left_out;
+        made["parked"] = stat.parked;
         made["damaged"] = texts(stat.damaged);
         made["unreadable"] = stat.unreadable;
         return made;

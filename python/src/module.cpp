@@ -180,6 +180,7 @@ NB_MODULE(_core, module) {
     bind_batch(module);
     bind_reader(module);
     bind_ledger(module);
+    bind_parked(module);
     bind_recording(module);
     bind_stash(module);
     bind_weights(module);

@@ -52,6 +52,11 @@ class World:
         transaction = publisher.begin(1)
         transaction.put("w", timeout=PATIENCE)
         update = subscriber.next(PATIENCE)
+        kept = f"{ring}-kept"
+        rr.create(kept, lanes=1, lane_bytes="64KiB", ledger=folder / "ledger")
+        self.stack.callback(rr.remove, kept, force=True)
+        worker_of_kept = enter(rr.Producer(kept))
+        worker_of_kept.park("parked", token_ids=[1])
         store = f"{ring}-store"
         self.stack.callback(rr.Store.remove, store, force=True)
         self.batch, self.share, self.update, self.transaction = batch, share, update, transaction
@@ -89,6 +94,7 @@ class World:
             recording.batches[0],
             tap,
             tapped,
+            worker_of_kept.take_parked(),
         ]
         self.objects: list[Any] = made
 
@@ -111,6 +117,8 @@ def world(ring: str, tmp_path: Path) -> Iterator[World]:
 # Made of a GPU, of others' memory, or by type checkers alone.
 NOT_MADE_HERE = {
     rr.extras.LedgerStat,
+    rr.extras.ParkedInfo,
+    rr.extras.ParkedList,
     rr.extras.RestoreStat,
     rr.MemoryDomain,
     rr.WeightView,
@@ -146,6 +154,8 @@ def test_repr_never_raises(world: World) -> None:
             rr.Codec,
             rr.GatherColumn,
             rr.extras.LedgerStat,
+            rr.extras.ParkedInfo,
+            rr.extras.ParkedList,
             rr.extras.RecordedInfo,
             rr.extras.RestoreStat,
         },

@@ -6,7 +6,15 @@ P10 do not name them.
 from __future__ import annotations
 
 from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
-from .ledger import LedgerStat, RestoreStat, restore, stat_ledger
+from .ledger import (
+    LedgerStat,
+    ParkedInfo,
+    ParkedList,
+    RestoreStat,
+    list_parked,
+    restore,
+    stat_ledger,
+)
 from .memory import MemoryDomain
 from .queue import RingQueue
 from .recording import (
@@ -25,6 +33,8 @@ __all__ = [
     "Codec",
     "LedgerStat",
     "MemoryDomain",
+    "ParkedInfo",
+    "ParkedList",
     "PickleCodec",
     "PlainCodec",
     "RecordedBatch",
@@ -38,6 +48,7 @@ __all__ = [
     "RolloutLog",
     "Store",
     "TrajectoryCodec",
+    "list_parked",
     "log",
     "open_recording",
     "record",

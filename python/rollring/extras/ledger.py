@@ -10,7 +10,15 @@ from .. import _core
 from ..adapters import named
 from ..errors import TimedOutError
 
-__all__ = ["LedgerStat", "RestoreStat", "restore", "stat_ledger"]
+__all__ = [
+    "LedgerStat",
+    "ParkedInfo",
+    "ParkedList",
+    "RestoreStat",
+    "list_parked",
+    "restore",
+    "stat_ledger",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,11 @@ class LedgerStat:
     """By a living process."""
     failure: str
     """Of its disk; empty: none."""
+    parked: int
+    """Rollouts that are parked beside it (`list_parked`), and the bytes of their files."""
+    parked_bytes: int
+    oldest_parked_ns: int
+    """Since 1970; 0: there is none."""
     damaged: list[str]
     """Parts that cannot be read."""
     unreadable: int
@@ -50,6 +63,8 @@ class RestoreStat:
     bytes: int
     left_out: int
     """Records that ``step`` left out."""
+    parked: int
+    """Rollouts, beside the new ring's ledger."""
     damaged: list[str]
     unreadable: int
 
@@ -62,6 +77,46 @@ def stat_ledger(directory: str | os.PathLike[str]) -> LedgerStat:
         AccessError: It is of another version of the format.
     """
     return LedgerStat(**named(_core.ledger_stat, os.fspath(directory)))
+
+
+@dataclass(frozen=True)
+class ParkedInfo:
+    """A rollout that is parked beside a ledger."""
+
+    file: str
+    """Its name."""
+    ring: str
+    """That it was parked for."""
+    instance_id: str
+    visit: int
+    repetition_id: int | None
+    tokens: int
+    state_bytes: int
+    file_bytes: int
+    parked_ns: int
+    """Since 1970."""
+    is_taken: bool
+    """By a living process."""
+
+
+@dataclass(frozen=True)
+class ParkedList:
+    """The rollouts that are parked beside a ledger."""
+
+    rollouts: list[ParkedInfo]
+    """The oldest first."""
+    damaged: list[str]
+    """Files that cannot be read."""
+
+
+def list_parked(directory: str | os.PathLike[str]) -> ParkedList:
+    """List the rollouts that are parked beside a ledger, and check all of their bytes.
+
+    Args:
+        directory: Of the ledger.
+    """
+    rollouts, damaged = _core.parked_list(os.fspath(directory))
+    return ParkedList([ParkedInfo(**one) for one in rollouts], damaged)
 
 
 def restore(
