@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._arrays import columns_of
 from ._blocks import shown, unpicklable
-from .errors import NotLeasedError
+from .errors import NotLeasedError, RollringError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -125,7 +126,8 @@ class ParkingPlace:
                 del self._waiting[0]
 
     def close(self) -> None:
-        self.remove_durable()
+        with contextlib.suppress(RollringError):  # a file that stays is taken again
+            self.remove_durable()
         with self._guard:
             while self._waiting:
                 self._waiting.pop()[1].give_back()

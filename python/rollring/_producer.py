@@ -343,7 +343,7 @@ class Producer:
     def close(self) -> None:
         """Give the lane back. The trainer still reads all records. A second call has no effect."""
         if self._open is not None:
-            if (parking := self._parking) is not None:
+            if (parking := self._parking) is not None and os.getpid() == self._pid:
                 parking.close()
             self._open.close()
             self._open = None

@@ -272,6 +272,52 @@ def test_a_member_that_comes_twice_or_late_is_dropped(kept: tuple[str, Path]) ->
         assert dropped["stash/account/dropped/late/records"] == 1
 
 
+def test_a_group_that_a_restored_ring_does_not_know_is_opened_anew(
+    kept: tuple[str, Path],
+) -> None:
+    name, directory = kept
+    with rr.Producer(name) as producer, rr.Stash(name, batch_groups=1) as stash:
+        producer.park("gsm8k/17", state=b"\x00env", **PARTIAL)
+        rollout = producer.take_parked()
+        assert rollout is not None
+        producer.push(rollout.instance_id, **go_on(rollout))
+        finish_other(producer)
+        stash.next(PATIENCE).ack()
+        assert stash.checkpointed(0) == 2
+        rollout.give_back()  # its worker died before done()
+    rr.remove(name, force=True)
+    assert rr.extras.restore(directory, name).sent == 0
+    with rr.Producer(name) as producer, rr.Stash(name, batch_groups=1) as stash:
+        rollout = producer.take_parked()
+        check_partial(rollout)
+        assert rollout is not None
+        producer.push(rollout.instance_id, **go_on(rollout))
+        with pytest.raises(rr.TimedOutError, match="1 of 2 arrived"):
+            stash.next(0.05)
+
+
+def test_a_producer_that_closes_gives_back_what_is_not_durable(kept: tuple[str, Path]) -> None:
+    name, directory = kept
+    with rr.Producer(name) as producer:
+        producer.park("gsm8k/17", state=b"\x00env", **PARTIAL)
+        rollout = producer.take_parked()
+        assert rollout is not None
+        producer.push(rollout.instance_id, **go_on(rollout))
+        assert not rollout.done()
+        child = os.fork()
+        if child == 0:
+            try:
+                producer.close()
+                producer.park("a", token_ids=[1])
+            except (rr.errors.ForkedError, rr.ClosedError):
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert rr.extras.list_parked(directory).rollouts[0].is_taken
+    (listed,) = rr.extras.list_parked(directory).rollouts
+    assert not listed.is_taken
+
+
 def test_a_damaged_file_is_left_there_and_named(kept: tuple[str, Path]) -> None:
     name, directory = kept
     with rr.Producer(name) as producer:
