@@ -180,6 +180,10 @@ void Restoring::report(double seconds, bool failed) const {
                     {"interrupted", interrupted()}});
         return;
     }
+    if (stat.parked != 0) {
+        print(fmt::format("{} beside the ledger, for the workers of the ring\n",
+                          counted(stat.parked, "partial rollout")));
+    }
     print(fmt::format("{} {} of {}, {} of {}, in {}\n", failed ? "failed after" : "sent",
                       counted(stat.sent, "record"), counted(stat.groups, "group"),
                       counted(stat.tokens, "token"), bytes_text(stat.bytes),

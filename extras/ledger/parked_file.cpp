@@ -106,9 +106,10 @@ Result<std::optional<LifeLock>> make_locked(const std::filesystem::path& path, s
 Result<void> save(const std::filesystem::path& folder, const std::string& name,
                   BlockBuffer& image) {
     const auto path = folder / name;
-    auto unfinished = path;
-    unfinished += unfinished_ending;
     while (true) {
+        // Of its own: an earlier one may be there still.
+        const auto unfinished =
+            folder / fmt::format("{}.{:016x}{}", name, random_id(), unfinished_ending);
         Fd fd;
         auto lock = make_locked(unfinished, image.used(), fd);
         if (!lock) return std::unexpected(lock.error());
@@ -283,15 +284,25 @@ void remove_unfinished(const std::filesystem::path& ledger_dir) {
     }
 }
 
+namespace {
+
+// Whether an earlier restore has left it there, for that ring.
+bool has_copy(const std::filesystem::path& path, std::string_view ring) {
+    if (is_taken(path)) return true;
+    const auto there = read_parked(path);
+    return there && (*there)->ring == ring;
+}
+
+}  // namespace
+
 Result<std::vector<std::string>> copy_parked(const std::filesystem::path& from,
                                              const std::filesystem::path& to,
                                              std::string_view ring) {
     std::vector<std::string> problems;
     const auto files = parked_files(from);
-    if (!files) return std::unexpected(files.error());
+    if (!files) return std::vector{files.error().message};
     for (const auto& path : *files) {
-        std::error_code ignored;
-        if (std::filesystem::exists(parked_folder(to) / path.filename(), ignored)) continue;
+        if (has_copy(parked_folder(to) / path.filename(), ring)) continue;
         const auto found = read_parked(path);
         if (!found && found.error().code == Errc::not_found) continue;
         if (!found) {

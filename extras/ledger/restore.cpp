@@ -147,12 +147,12 @@ Result<void> find_ring(std::string_view ring, const Contents& found,
 }  // namespace ledger
 
 Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
-    const auto parked = list_parked(directory);
-    const bool none_parked = !parked || (parked->rollouts.empty() && parked->damaged.empty());
+    auto parked = list_parked(directory);
+    const bool none_parked = parked && parked->rollouts.empty() && parked->damaged.empty();
     // No trainer may have written a record yet.
     const auto found = none_parked ? ledger::scan_ledger(directory) : ledger::scan(directory);
     if (!found) return std::unexpected(found.error());
-    if (!parked) return std::unexpected(parked.error());
+    if (!parked) parked = ParkedList{.rollouts = {}, .damaged = {parked.error().message}};
     LedgerStat stat{.directory = directory.string(),
                     .ring = found->ring.name,
                     .ring_id = found->ring.id,
