@@ -160,6 +160,23 @@ void add_stash(CLI::App& app) {
     add_question<StashQuestion>(app, "stash", "groups and batches against plain polling", add);
 }
 
+void add_ledger(CLI::App& app) {
+    const auto add = [](CLI::App* sub, LedgerQuestion& options) {
+        option(sub, "--directory", options.directory, "for the ledgers; on a disk, not in memory")
+            ->required();
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--durable", options.durable, "kinds of ledger, each against none")
+            ->check(CLI::IsMember({"group", "record", "none"}));
+        option(sub, "--batch-tokens", options.batch_tokens, Bounds{1, 1 << 30},
+               "tokens of a batch, each of which is acknowledged");
+        option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
+        option(sub, "--ledger-bytes", options.ledger_bytes,
+               "bound of the ledger; a checkpoint comes with each quarter of it");
+    };
+    add_question<LedgerQuestion>(app, "ledger",
+                                 "the same run with and without a ledger, and the disk alone", add);
+}
+
 void add_peers(CLI::App& app) {
     const auto add = [](CLI::App* sub, PeersQuestion& options) {
         option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
@@ -258,6 +275,7 @@ int main(int argc, char** argv) {
     bench::add_taps(app);
     bench::add_latency(app);
     bench::add_stash(app);
+    bench::add_ledger(app);
     bench::add_peers(app);
     bench::add_scaling(app);
     bench::add_weights(app);

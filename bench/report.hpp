@@ -28,6 +28,7 @@ class Figures {
     [[nodiscard]] const std::vector<double>& of(std::string_view name) const;  // empty: none
     [[nodiscard]] Spread spread(std::string_view name) const { return Spread::of(of(name)); }
     [[nodiscard]] bool empty() const { return figures_.empty(); }
+    [[nodiscard]] const auto& all() const { return figures_; }
     void append_to(Json& row) const;  // each with its spread
 
   private:
