@@ -68,7 +68,7 @@ class ConsumerCore {
 
     // A held record, parsed from its bytes as they are now; see Consumer::view().
     bool view(const RecordRef& record, TrajectoryView& view) const;
-    // The payload of a held record, which lies behind its frame.
+    // The payload of a held record, which follows its frame.
     [[nodiscard]] const std::byte* payload(const RecordRef& record) const {
         return frame_of(record) + line_bytes;
     }

@@ -1,7 +1,7 @@
 #pragma once
 // One lane as the consumer sees it: the lock-free reader, and the checks of the producer, of the
-// order and of the contents of its records. The spill is one, too: its records keep the identity
-// that they had in their lane, and all of them were delivered before.
+// order and of the contents of its records. The spill is such a lane, too: its records keep the
+// identity from their original lane, and all of them were delivered before.
 
 #include <cstdint>
 #include <string>
@@ -67,8 +67,8 @@ class LaneFeed {
     // delivery. False if there is none at that position.
     bool undelivered(std::uint64_t position, RecordRef& ref, Frame& frame) const;
     [[nodiscard]] bool delivered(const Span& span) const { return reader_.delivered(span); }
-    // A checked frame between the cursor and the tail at the time when this object was opened.
-    // False from that tail on.
+    // A checked frame at a position from the cursor up to the tail as it was when this object was
+    // opened. False from that tail on.
     bool frame_at(std::uint64_t position, Frame& frame) const;
     // Whether every record below the noted tail was read. A quarantined lane counts as read,
     // because it delivers no more; so does a blocked one unless `patient`.

@@ -38,8 +38,8 @@ class StashLedger {
 
     // Whether a record may be read now. False while the disk is behind or the ledger is full.
     [[nodiscard]] virtual bool takes() = 0;
-    // Whether a batch may be made of what was read. False with Durable::record, until the disk has
-    // all of it.
+    // Whether a batch may be cut now. False with Durable::record until the disk has all records
+    // that were read.
     [[nodiscard]] virtual bool may_cut() = 0;
     // Waits until takes() or may_cut() may have changed.
     virtual void wait(Deadline deadline) = 0;

@@ -6,7 +6,7 @@
 
 namespace bench::scale {
 
-// A mistake of the model on purpose: its checks must find it (tests/scale).
+// A deliberate fault in the model, which its checks must find (tests/scale).
 enum class Plant : std::uint8_t {
     none,
     twice,   // a record that arrived is sent once more
@@ -28,12 +28,12 @@ struct Settings {
     std::uint32_t group_size = 8;
 
     double train_ns = 0;             // a token, all ranks together; 0: see train_load
-    double train_load = 0.9;         // the trainer keeps up with workers that are so busy
+    double train_load = 0.9;         // the workers' load at which the trainer just keeps up
     std::uint32_t batch_groups = 0;  // 0: a fourth of those that workers can have under way
 
     std::uint64_t lane_bytes = std::uint64_t{64} << 20;
     std::uint64_t spill_bytes = 0;                         // 0: the ring's default, by the next one
-    std::uint64_t machine_bytes = std::uint64_t{1} << 40;  // that the trainer's has for a ring
+    std::uint64_t machine_bytes = std::uint64_t{1} << 40;  // /dev/shm of the trainer's machine
     std::uint64_t object_store_bytes = std::uint64_t{256} << 20;
     std::uint64_t parcel_bytes = std::uint64_t{4} << 20;  // Fabric's batch_bytes
     std::uint32_t open_groups = 0;                        // 0: the stash's default
@@ -54,7 +54,7 @@ struct Settings {
     double warm_s = 4000;          // before anything is counted
     double measure_s = 3000;       // before nodes are lost
     double after_s = 3000;         // and then
-    std::uint64_t byte_scale = 0;  // the real ring has so much less memory; 0: as fits
+    std::uint64_t byte_scale = 0;  // divides the memory of the real ring; 0: chosen to fit
     std::uint64_t seed = 1;
     Plant plant = Plant::none;
 

@@ -13,7 +13,8 @@ namespace rollring::cli {
 // or terminal may be non-blocking, because the flag belongs to the open file and not to the
 // process: then this waits.
 [[nodiscard]] int write_all(int descriptor, std::string_view bytes);
-// After a read that failed with `error`: waits for input and returns true, if that was the reason.
+// After a read that failed with `error`: if it failed for lack of input, waits for input and
+// returns true.
 [[nodiscard]] bool wait_for_input(int descriptor, int error);
 
 // For main(), before anything is opened: the use of a closed descriptor among 0 to 2 fails, instead

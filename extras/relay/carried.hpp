@@ -3,8 +3,8 @@
 // file). It has, for each lane of the source, the end of the records sent; and the records sent
 // since that end was stored, by their positions in the destination's lane.
 //
-// A record is logged after it was put into the lane and before it is visible there. So a successor,
-// which knows where the lane ends, knows the sent records: each is sent once.
+// A record is logged after it was put into the lane and before it is visible there. So a successor
+// can tell from the end of the lane which logged records were sent, and sends each record once.
 //
 // The same memory has the places that were taken for groups (places.hpp).
 

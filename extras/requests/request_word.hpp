@@ -1,6 +1,6 @@
 #pragma once
 // The one word of a request: its state and its worker. Every change is a compare-and-swap of the
-// whole word, so that of several processes that want the same change one succeeds.
+// whole word, so that exactly one of the processes that want the same change succeeds.
 //
 //   free -> waiting          the board posts
 //   waiting -> taken         a worker takes it
@@ -16,7 +16,7 @@ namespace rollring::requests {
 
 enum class State : std::uint64_t { free = 0, waiting = 1, taken = 2, given_up = 3 };
 
-// Workers that may begin a request fit into the five bits of the word.
+// The maximum number of attempts: the word has five bits for it.
 inline constexpr std::uint32_t attempts_most = 31;
 
 struct Word {

@@ -13,7 +13,8 @@ namespace rollring {
 
 // The column of a value, behind the standard ones.
 inline constexpr auto value_column = static_cast<std::uint16_t>(Std::count);
-// A location contains the position in a lane, in units of this.
+// A location: the lane's number plus 1 from this bit on, and below it the position in the lane, in
+// units of line_bytes.
 inline constexpr int location_lane_shift = 51;
 
 inline Location location_of(std::uint32_t lane, std::uint64_t position) {

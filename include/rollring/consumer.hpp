@@ -31,8 +31,8 @@ enum class [[nodiscard]] Poll {
     record,
     empty,      // poll(): nothing now
     timed_out,  // wait(): nothing by the deadline, or interrupt()
-    closed,     // this consumer was forked away; wait(): its ring was removed, its producers gone:
-                // see problem()
+    closed,     // the process is a forked child; or, from wait(), the ring was removed and its
+                // producers are gone: see problem()
 };
 ROLLRING_API std::string_view name(Poll answer);
 
@@ -53,16 +53,16 @@ struct Event {
         producer_closed,
         producer_died,
         quarantined,  // a damaged lane: silent until its producer is gone, then given up
-        torn,         // a record refused by validation or checksum, and dropped. With no name and
-                      // epoch 0: an earlier producer of the lane left the record, or everything
-                      // that was unreleased from it on
+        torn,         // a record refused by validation or checksum, and dropped. With an empty name
+                      // and epoch 0: the record, or everything unreleased from there on, was left
+                      // by an earlier producer of the lane
         lane_failed,  // a producer's lane could not be mapped here; tried again
         stalled,      // of a stash: every producer waits, and nothing can be done; `detail` says
                       // why, and which option helps. Reported after a second, then every ten
         overflow_failed,  // of a stash: the ring's overflow file cannot be used; `detail` says why
         // Of a stash, too, about records and groups; `detail` says all of it:
         dropped,        // records left without being shipped: `records` of them, for one reason
-        size_conflict,  // members name another group_size than the first of their group
+        size_conflict,  // members whose group_size differs from that of the group's first member
         partial,        // a group ships in part, because its deadline has passed; `records`: how
                         // many such groups there were so far
         overdue,        // `records` groups are older than the deadline, or than ten minutes where

@@ -141,7 +141,7 @@ class ROLLRING_API Draft {
     template <std::same_as<std::string> Temporary>
     explicit Draft(Temporary&& instance_id) = delete;
 
-    // The same record again; its spans point into that one.
+    // A draft of the same record; its spans point into `record`.
     static Draft of(const TrajectoryView& record);
 
     // Per token or per record columns of the standard schema, one-dimensional.
@@ -226,7 +226,8 @@ struct ColumnView {
     }
 };
 
-// Up to 32 columns, eight of them in place: a stash keeps a view of every record that it holds.
+// Up to 32 columns. A list of up to eight is stored inline, because a stash keeps a view of every
+// record that it holds.
 // Only existing columns are ever written or copied.
 class ROLLRING_API ColumnList {
   public:
@@ -286,7 +287,7 @@ class ROLLRING_API TrajectoryView {
     std::string_view parse(std::span<const std::byte> payload, const Schema& schema,
                            Look look = Look::first);
 
-    // The record was copied from `from` to `to`: shows the copy, as it was checked at first.
+    // The record was copied from `from` to `to`: points this view at the copy, without a new check.
     void follow(const std::byte* from, const std::byte* to) { columns_.follow(from, to); }
 
     [[nodiscard]] const Meta& meta() const { return meta_; }
@@ -355,7 +356,7 @@ class ROLLRING_API Encoder {
     [[nodiscard]] GroupKey group_key() const { return key_; }
 
     // Writes header, directory and the columns that have data. `to` is 64-byte aligned and bytes()
-    // long. `policy_version` is stamped on a draft that names none, and has no column of them.
+    // long. `policy_version` is stamped on a draft that names no version and has no such column.
     void write(std::span<std::byte> to, std::uint64_t run_id, std::int64_t policy_version) const;
 
   private:

@@ -1,6 +1,6 @@
 #pragma once
-// The weight channel: a trainer publishes versions of a fixed set of tensors, inference engines
-// take them over. A channel belongs to a ring, by the ring's name: producers of that ring stamp
+// The weight channel: a trainer publishes versions of a fixed set of tensors, and inference engines
+// adopt them. A channel belongs to a ring, by the ring's name: producers of that ring stamp
 // rollouts with the version that was committed last.
 //
 //   Publisher                                  Subscriber
@@ -188,7 +188,7 @@ class ROLLRING_API Publisher {
     // Expels a stopped or stuck subscriber by name: no call waits for it any more, and it must
     // attach again. Slots that it may still be reading are set aside until it is gone, and replaced
     // by new ones. Errors: out_of_device_memory or not_enough_shared_memory (for the new slots),
-    // busy (32 slots are set aside already), not_found (no such subscriber).
+    // busy (with the new slots there would be more than 32), not_found (no such subscriber).
     Result<void> expel(std::string_view subscriber);
 
     // Ends the current wait (of a transaction too), or else the next one, as if its deadline had
@@ -340,8 +340,8 @@ class ROLLRING_API Subscriber {
     Subscriber& operator=(Subscriber&&) noexcept;
     ~Subscriber();  // waits for its own device work, unmaps, and reports `closed`
 
-    // The next version that this subscriber lacks; at once if there is one. Errors: timed_out,
-    // peer_gone (publisher closed or dead: attach again), expelled.
+    // Waits for the next version that this subscriber lacks; returns at once if there is one.
+    // Errors: timed_out, peer_gone (publisher closed or dead: attach again), expelled.
     Result<Update> next(Deadline deadline);
 
     // For an engine that loads by itself: checks that there is still memory at both ends of each
@@ -349,8 +349,8 @@ class ROLLRING_API Subscriber {
     // tensor). Host memory is assumed to exist.
     Result<void> check_memory(std::span<const WeightTensor> tensors);
 
-    // Declares that the engine accepts no version now, and why. A version that it is to read now is
-    // rejected, even before next() has returned it; without one, stat_weights() shows the reason.
+    // Declares that the engine accepts no version now, and why. A version that is waiting for it is
+    // rejected, even if next() has not returned it yet; otherwise stat_weights() shows the reason.
     void refuse(std::string_view why) noexcept;
 
     // With Staging::delta: exchanges the values of the last version back, so that the tensors hold

@@ -1,8 +1,8 @@
 #pragma once
-// The state of an Atropos server besides the groups: the trainer, the environments, the waiting
-// groups in their order, and the choice of the next batch. No JSON, no ring, no clock, one thread
-// at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), except for the differences
-// listed in docs/atropos.md.
+// The state of an Atropos server, without the contents of groups: the trainer, the environments,
+// the order of the waiting groups, and the choice of the next batch. No JSON, no ring, no clock,
+// one thread at a time. The rules are those of atroposlib 0.4.0 (`atroposlib.api`), except for the
+// differences listed in docs/atropos.md.
 
 #include <cstdint>
 #include <deque>

@@ -1,6 +1,5 @@
 #pragma once
-// The state that a restarted server needs: a file of a few hundred bytes beside the ring, which
-// holds the groups themselves.
+// The state that a restarted server needs, in a small file. The groups themselves are in the ring.
 
 #include <cstdint>
 #include <optional>
@@ -29,7 +28,7 @@ Result<void> write_state(const std::string& path, const AtroposState& state);
 void remove_state(const std::string& path);
 // Checks early that a file can be written there.
 Result<void> check_state_path(const std::string& path);
-// In $XDG_STATE_HOME/rollring or ~/.local/state/rollring.
+// In $XDG_STATE_HOME/rollring, ~/.local/state/rollring or, without HOME, /tmp/rollring.
 std::string default_state_path(const std::string& ring);
 
 }  // namespace rollring::cli

@@ -1,5 +1,6 @@
 #pragma once
-// FAULT_POINT("commit.before"): a named point at which a test may stop, kill or leave the process.
+// FAULT_POINT("commit.before"): a named point at which a test may stop or kill the process, or make
+// it exit.
 // Empty unless built with -Dfault_points=true; such a build is never installed.
 
 #ifdef ROLLRING_FAULT_POINTS

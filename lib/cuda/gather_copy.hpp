@@ -106,9 +106,9 @@ ROLLRING_DEVICE void put_word(std::uint64_t to, std::uint32_t word, std::int64_t
     }
 }
 
-// Records are read while earlier work of the stream may still run, and nothing is written before
-// that has ended. Gpu::load decides which machine code supports it. A CPU that simulates a lane has
-// no queue.
+// Waits for earlier work of the stream (programmatic dependent launch): records are read while that
+// work may still run, and nothing is written before it has ended. Gpu::load decides which machine
+// code supports this. A CPU that simulates a lane has no queue.
 #ifdef __CUDACC__
 ROLLRING_DEVICE void wait_for_earlier();
 #else

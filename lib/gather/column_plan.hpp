@@ -33,8 +33,8 @@ struct Placement {
     std::size_t placed = 0;  // entries that count; the rest follow the batch's order
 
     static Result<Placement> of(const Sequences& batch, const Layout& layout);
-    // Lays out all sequences, or leaves some to place(), in memory of the previous batch: so the
-    // first ones of a large batch can be on their way before the others are placed.
+    // Lays out all sequences, or leaves some to place(), so that the first ones of a large batch
+    // can be copied before the others are placed. Reuses the memory of the previous batch.
     Result<void> begin(const Sequences& batch, const Layout& layout);
     // Lays out the sequences before `end`.
     void place(const Sequences& batch, std::size_t end);
@@ -64,8 +64,8 @@ struct Found {
 
 class ColumnPlan;
 
-// Finds a column in records of the first record's form, which most have, directly by the record's
-// address; in others by the plan. Loops keep it in registers.
+// Finds a column. Most records have the form of the first one: there the column's address follows
+// from the record's address. In other records the plan searches. Loops keep this in registers.
 class Finder {
   public:
     [[nodiscard]] bool operator()(std::size_t i, Found& found) const;
@@ -87,7 +87,7 @@ class Finder {
 // type.
 class ColumnPlan {
   public:
-    // Both must outlive this object.
+    // `batch` and `placement` must outlive this object.
     static Result<ColumnPlan> of(const Sequences& batch, const Schema& schema,
                                  const GatherColumn& column, const Placement& placement);
     // Checks `column.to` against the shape.
@@ -101,7 +101,7 @@ class ColumnPlan {
     [[nodiscard]] std::uint64_t row_from_bytes() const { return row_from_bytes_; }
     [[nodiscard]] std::uint64_t row_bytes() const { return row_ * to_.bytes(); }
     [[nodiscard]] std::uint64_t rows() const { return placement_->rows; }
-    // No row comes from the records; or the rows are ascending numbers.
+    // is_filled: no row comes from the records. is_counted: the rows are ascending numbers.
     [[nodiscard]] bool is_filled() const { return column_.source != Source::column; }
     [[nodiscard]] bool is_counted() const { return column_.source == Source::position_ids; }
     [[nodiscard]] const std::string& name() const { return name_; }
@@ -117,8 +117,8 @@ class ColumnPlan {
     [[nodiscard]] bool is_plain() const { return is_plain_; }
     [[nodiscard]] const Placement& placement() const { return *placement_; }
     [[nodiscard]] double pad() const { return column_.pad.value_or(0); }
-    // Calls each(Run) for the rows of the layout's sequence i, of which `found` was found; empty
-    // runs are left out.
+    // Calls each(Run) for the rows of the layout's sequence i, for which find() returned `found`;
+    // empty runs are left out.
     template <class Each>
     void runs_of(std::size_t i, const Found& found, const Each& each) const;
 

@@ -1,6 +1,7 @@
 #pragma once
 // The subscribers of a publisher, and the slots that they may still be reading. Shared by the
-// thread that publishes and the one that admits: every call locks.
+// thread that publishes and the one that admits: every call locks, except ring_all() and
+// interrupt().
 
 #include <atomic>
 #include <bitset>
@@ -63,7 +64,7 @@ class Seats {
     // Slots are made before any engine is admitted, and in place of those that are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
-    // Slots that no expelled subscriber can pin.
+    // The number of slots that stay usable if the subscriber `without` is expelled.
     [[nodiscard]] std::size_t usable_slots(const std::string& without);
     // A publication was begun: all joined subscribers must read it, or only those that lack the
     // version.

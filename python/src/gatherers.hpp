@@ -33,8 +33,8 @@ class Gatherers {
         for (auto& [gpu, one] : all_) kept.push_back(std::move(one.gatherer));
     }
 
-    // run(gatherer), without the GIL; `read`: the part of it that is under way, also after a
-    // failure.
+    // Calls run(gatherer) without the GIL. `read`: the GPU read that is under way afterwards, also
+    // if the call failed.
     template <class Run>
     Result<void> use(int gpu, Stream stream, Run run, std::optional<DeviceRead>& read) {
         One& one = of(gpu);

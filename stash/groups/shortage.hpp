@@ -11,7 +11,7 @@ namespace rollring {
 class Shortage {
   public:
     [[nodiscard]] bool is_over() const { return changes_ >= missing_; }
-    // A group is ready, or has left the window: the next batch has at most one more.
+    // A group is ready, or has left the window: the next search can find at most one group more.
     void note_change() { changes_++; }
     // The records of one group. If records may fill a batch before it has its groups, the number of
     // groups proves nothing.

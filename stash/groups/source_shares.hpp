@@ -1,5 +1,5 @@
 #pragma once
-// The tokens that each source has shipped for its weight: deficit round robin.
+// The tokens that each source has shipped, divided by its weight: weighted fair queuing.
 
 #include <algorithm>
 #include <cstdint>

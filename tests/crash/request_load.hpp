@@ -72,7 +72,7 @@ class RequestRun {
         role.pid = 0;
         note_death(role);
     }
-    // Until the board has seen the end of all, and the ledger says so.
+    // Waits until the board has seen the end of all requests, and the ledger records it.
     void finish() {
         require(collect(std::exchange(board().pid, 0)) == 0, "the board failed");
         // A process that dies between the end of a request and its note leaves none; a live one
@@ -86,7 +86,8 @@ class RequestRun {
         deaths_++;
         board_deaths_ += &role == &board();
     }
-    // How many have no end yet. None has two.
+    // The number of requests without an end yet. A request has at most one end, and one more for
+    // each death of a board.
     std::uint32_t check() {
         std::uint32_t unnoted = 0;
         for (std::uint32_t id = 0; id < ledger_->total; id++) {

@@ -33,9 +33,9 @@ struct Plan {
     std::uint64_t pin_lines = 0;
     std::size_t batch = 1;  // records to a show()
     bool bells = false;     // sleep on futexes instead of looking again
-    // Two mistakes of a caller, which the explorer must find: to ring the consumer before the last
-    // look at the space only (reserve() may show a skip there), and not to ring the producer
-    // after a poll() that found nothing (it may have passed a skip).
+    // Two mistakes of a caller, which the explorer must find: to ring the consumer only before the
+    // last check for space (reserve() may publish a skip in it), and not to ring the producer after
+    // a poll() that found nothing (it may have passed a skip).
     bool rings_too_early = false;
     bool forgets_skips = false;
     bool kill_writer = false;

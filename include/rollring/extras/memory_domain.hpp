@@ -45,8 +45,8 @@ struct TagRelease {
 };
 
 struct DomainReport {
-    // Bytes released or resumed. Fewer than the tags hold only if the driver refused a part, which
-    // then stays allocated, and the next resume uses it again.
+    // Bytes released or resumed: all those of the tags, unless the driver refused to release a
+    // part. Such a part stays allocated, and the next resume reuses it.
     std::uint64_t device_bytes = 0;
     std::uint64_t copied_bytes = 0;
     std::int64_t wall_ns = 0;
@@ -83,9 +83,9 @@ class ROLLRING_API MemoryDomain {
     // already_released.
     Result<void> adopt(std::string_view tag, void* address, std::uint64_t bytes,
                        std::uint64_t* handle);
-    // Whole regions only, of released tags too; waits for the device if the memory is resident.
-    // Of adopted memory it frees the domain's pinned copy only: the memory itself stays as it is,
-    // mapped or not.
+    // Frees a whole region, also under a released tag; waits for the device if the memory is
+    // resident. For adopted memory, frees only the domain's pinned copy: the memory itself stays as
+    // it is, mapped or not.
     // Errors: invalid_argument (not a region of this domain), device_error (it is still there).
     Result<void> free(void* region);
 

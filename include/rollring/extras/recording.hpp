@@ -20,8 +20,8 @@
 //
 // A recording is a directory of files (docs/recording.md has their format). Each record, batch and
 // acknowledgement in it has a checksum. A file that was cut short is read up to its last whole
-// batch. The files are in the system's page cache once add() has returned: the death of the process
-// takes nothing away; the death of the machine may take all that was added since sync().
+// batch. Once add() has returned, the batch is in the system's page cache: it survives the death of
+// the process, but a crash of the machine may lose everything added since the last sync().
 
 #include <cstddef>
 #include <cstdint>
@@ -40,11 +40,11 @@
 namespace rollring {
 
 struct RecordingOptions {
-    // A file is followed by the next one behind the batch that reaches this size, or an eighth of
-    // max_bytes.
+    // A new file begins after the batch with which the current one reaches this size, or an eighth
+    // of max_bytes if that is smaller.
     std::uint64_t file_bytes = std::uint64_t{1} << 30;
-    // The oldest files are removed while all of them together are larger than this; 0: none are.
-    // The newest file always stays.
+    // The oldest files are removed while the total size exceeds this; 0: no limit. The newest file
+    // always stays.
     std::uint64_t max_bytes = 0;
 };
 
@@ -137,7 +137,7 @@ class ROLLRING_API Recording {
     // stay as they are. Errc::closed: its newest file was removed or replaced.
     Result<void> refresh();
     // The parts that cannot be read, for people: a file that was cut short, damaged bytes. Empty if
-    // there are none. The end of a file that is being written is none.
+    // there are none. An incomplete batch at the end of a file that is being written is not one.
     [[nodiscard]] std::string problem() const;
 
   private:

@@ -1,9 +1,9 @@
 #pragma once
 // Requests travel the other way: from the trainer to the workers that answer them with records.
 //
-// For trainers that ask for the completions of certain prompts and wait. Each request is taken by
-// exactly one worker. If that worker dies, or gives it back, the next one takes it; a request that
-// was begun too often is given up, and the trainer's end reports it. A request consists of up to
+// For trainers that ask for the completions of certain prompts and wait. One worker at a time has a
+// request. If that worker dies or gives it back, another one takes it; a request that was started
+// too often is given up, and the trainer's end reports it. A request consists of up to
 // RingOptions::request_bytes bytes, whose meaning the two ends agree on.
 //
 // Requests lie in a shared-memory object of their own. The first end to open creates it with
