@@ -162,6 +162,15 @@ Result<void> SegmentScan::take_record(std::uint64_t offset, const EntryHeader& e
     if (entry.payload_bytes <= sizeof origin) return {};
     const auto there = file_->read_part(offset + line, &origin, sizeof origin);
     if (!there) return std::unexpected(there.error());
+    if (found_->book.record(entry.number) != nullptr) {
+        // Another copy counts only if it is whole: the file of the first may still be there.
+        std::vector<std::byte> payload(entry.payload_bytes);
+        const auto read = file_->read_payload(offset, entry, payload.data());
+        if (!read) {
+            found_->note(read.error().message);
+            return {};
+        }
+    }
     found_->book.keep(entry.number,
                       {.origin = {origin.ring_id, origin.lane, origin.epoch, origin.sequence},
                        .key = {origin.key_low, origin.key_high},

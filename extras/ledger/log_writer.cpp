@@ -269,6 +269,13 @@ bool LogWriter::has_no_space() const {
     return no_space_;
 }
 
+// So a byte is moved no more often than one is freed, on the average.
+bool LogWriter::should_empty(std::uint64_t kept_bytes) const {
+    const std::scoped_lock held(guard_);
+    return problem_.empty() && !no_space_ && 2 * file_bytes_ > plan_.max_bytes &&
+           2 * kept_bytes <= plan_.segment_bytes();
+}
+
 std::string LogWriter::problem() const {
     const std::scoped_lock held(guard_);
     return problem_;

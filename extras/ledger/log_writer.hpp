@@ -91,6 +91,8 @@ class LogWriter {
     [[nodiscard]] std::uint64_t bytes() const;            // of all segments
     [[nodiscard]] std::uint64_t current_segment() const;  // to which entries are added
     [[nodiscard]] bool has_no_space() const;
+    // Whether a segment with that many bytes of kept records is to be emptied, to make room.
+    [[nodiscard]] bool should_empty(std::uint64_t kept_bytes) const;
     [[nodiscard]] std::string problem() const;
     [[nodiscard]] std::string waits_for() const;
 

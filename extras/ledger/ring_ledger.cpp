@@ -14,6 +14,7 @@
 
 #include "columns_text.hpp"
 #include "file_names.hpp"
+#include "file_scan.hpp"
 #include "ledger_layout.hpp"
 #include "restored_map.hpp"
 
@@ -145,6 +146,7 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
 
 RingLedger::RingLedger(ProcessFd locked, Contents contents, const LedgerRequest& request)
     : locked_(std::move(locked)),
+      directory_(request.plan.directory),
       ring_id_(request.ring_id),
       waits_for_each_(request.plan.durable == Durable::record),
       book_(std::move(contents.book)),
@@ -212,12 +214,14 @@ void RingLedger::append_record(const Record& record) {
     const std::array parts{std::as_bytes(std::span(&origin, 1)), record.bytes};
     const Place place = log_.append(
         {.kind = stored(Kind::record), .number = number, .time_ns = realtime_ns()}, parts);
-    book_.keep(number, {.origin = identity,
-                        .key = key,
-                        .tokens = origin.tokens,
-                        .segment = place.segment,
-                        .offset = place.offset,
-                        .bytes = place.bytes});
+    note_place(number, {.origin = identity, .key = key, .tokens = origin.tokens}, place);
+}
+
+void RingLedger::note_place(std::uint64_t number, Kept record, const Place& place) {
+    record.segment = place.segment;
+    record.offset = place.offset;
+    record.bytes = place.bytes;
+    book_.keep(number, record);
     if (segments_.empty() || segments_.back() < place.segment) segments_.push_back(place.segment);
 }
 
@@ -241,6 +245,7 @@ void RingLedger::end_turn() {
         static_cast<void>(book_.forget(gone_));
         gone_.clear();
         remove_empty_segments();
+        empty_oldest_segment();
     }
     for (const Mark& mark : marks_) log_.mark(mark);
     marks_.clear();
@@ -293,6 +298,7 @@ Result<std::uint64_t> RingLedger::forget(const std::vector<std::uint64_t>& numbe
     const std::uint64_t count = book_.forget(numbers);
     for (const std::uint64_t number : numbers) unread_.erase(number);
     remove_empty_segments();
+    empty_oldest_segment();
     return count;
 }
 
@@ -327,6 +333,51 @@ void RingLedger::remove_empty_segments() {
     if (!removed) return;
     log_.remove_below(segments_.empty() ? current : segments_.front());
     ticket_ = log_.hand_over();
+}
+
+// A group that stays open must not keep the files of all later ones. Acknowledged records stay:
+// the next checkpoint takes them.
+void RingLedger::empty_oldest_segment() {
+    constexpr std::uint64_t moved_bytes_max = std::uint64_t{4} << 20;
+    if (segments_.empty()) return;
+    const std::uint64_t oldest = segments_.front();
+    if (oldest >= log_.current_segment() || oldest == unmovable_) return;
+    if (!log_.should_empty(book_.load(oldest).bytes)) return;
+    // The records must be in the file before they are read there.
+    if (!log_.wait_for(ticket_, Deadline::now())) return;
+    std::vector<std::uint64_t> numbers;
+    std::uint64_t bytes = 0;
+    for (const std::uint64_t number : book_.in_segment(oldest)) {
+        const Kept& one = *book_.record(number);
+        if (one.acked) return;
+        if (bytes < moved_bytes_max) numbers.push_back(number);
+        bytes += one.bytes;
+    }
+    if (!move_records(oldest, numbers)) unmovable_ = oldest;
+    remove_empty_segments();
+}
+
+Result<void> RingLedger::move_records(std::uint64_t segment,
+                                      std::span<const std::uint64_t> numbers) {
+    const auto file = recording::FileReader::open(segment_path(directory_, segment), segment_type);
+    if (!file) return std::unexpected(file.error());
+    std::vector<std::byte> payload;
+    for (const std::uint64_t number : numbers) {
+        const Kept one = *book_.record(number);
+        const auto entry = file->entry_at(one.offset);
+        if (!entry) return std::unexpected(entry.error());
+        if (!*entry) return refused(Errc::checksum_mismatch, "the entry is damaged");
+        payload.resize((*entry)->payload_bytes);
+        if (auto read = file->read_payload(one.offset, **entry, payload.data()); !read) return read;
+        const std::array parts{std::span<const std::byte>(payload)};
+        note_place(
+            number, one,
+            log_.append(
+                {.kind = stored(Kind::record), .number = number, .time_ns = (*entry)->time_ns},
+                parts));
+    }
+    ticket_ = log_.hand_over();
+    return {};
 }
 
 namespace {

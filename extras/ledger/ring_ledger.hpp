@@ -26,7 +26,10 @@ class RingLedger : public StashLedger {
     [[nodiscard]] bool takes() override {
         return log_.takes() || (!unread_.empty() && log_.takes_known());
     }
-    void wait(Deadline deadline) override { log_.wait(deadline); }
+    void wait(Deadline deadline) override {
+        empty_oldest_segment();
+        log_.wait(deadline);
+    }
     [[nodiscard]] bool read(const Record& record) override;
     void dropped(const Record& record) override;
     void end_turn() override;
@@ -52,8 +55,14 @@ class RingLedger : public StashLedger {
                         std::int64_t step = recording::no_step);
     Result<std::uint64_t> forget(const std::vector<std::uint64_t>& numbers);
     void remove_empty_segments();
+    // Moves some of its records, if it has few and room is scarce.
+    void empty_oldest_segment();
+    [[nodiscard]] Result<void> move_records(std::uint64_t segment,
+                                            std::span<const std::uint64_t> numbers);
+    void note_place(std::uint64_t number, Kept record, const Place& place);
 
     ProcessFd locked_;
+    std::filesystem::path directory_;
     std::uint64_t ring_id_;
     bool waits_for_each_;  // Durable::record
     Book book_;
@@ -67,6 +76,7 @@ class RingLedger : public StashLedger {
     std::vector<std::uint64_t> again_;
     std::vector<std::uint64_t> acked_;  // by the last before_ack()
     std::uint64_t ticket_ = 0;
+    std::uint64_t unmovable_ = 0;  // a segment of which a record could not be read
     LogWriter log_;
 };
 

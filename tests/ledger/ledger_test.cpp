@@ -11,8 +11,6 @@ using namespace rollring::test;
 
 namespace {
 
-using Prompts = std::vector<std::string>;
-
 std::uint64_t durable_records(const std::string& ring, std::uint32_t lane) {
     const auto stat = stat_ring(ring);
     REQUIRE(stat.has_value());

@@ -102,9 +102,11 @@ inline std::string next_prompt(Stash& stash, Batch& batch) {
     return std::string(batch.sequences()[0].view.instance_id());
 }
 
+using Prompts = std::vector<std::string>;
+
 // All that batches come of now, each acknowledged with the next step.
-inline std::vector<std::string> train_all(Stash& stash) {
-    std::vector<std::string> prompts;
+inline Prompts train_all(Stash& stash) {
+    Prompts prompts;
     Batch batch;
     while (true) {
         const std::string prompt = next_prompt(stash, batch);
