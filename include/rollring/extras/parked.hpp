@@ -3,15 +3,16 @@
 // far, and the state of its environment, in a file beside the ring's ledger. Another worker takes
 // it up, of the same ring or of one that was restored, and goes on.
 //
-//   auto parking = rollring::Parking::open("run42");         // a ring with a ledger
-//   parking->park(draft, state);                             // the fields and columns of a push
+//   auto parking = rollring::Parking::open("run42");     // a ring with a ledger
+//   if (!parking) ...
+//   rollring::Draft draft("gsm8k/17");                   // as for a push
+//   const auto parked = parking->park(draft);
+//   if (!parked) ...
 //
-//   auto taken = parking->take();
-//   if (taken && *taken) {
-//       rollring::ParkedRollout& rollout = **taken;
-//       ... go on behind rollout.record() and rollout.state(), and push the whole record ...
-//       rollout.done();                                      // once durable_records() counts it
-//   }
+//   auto taken = parking->take();                        // in another worker
+//   if (!taken || !*taken) ...                           // there is none
+//   const auto tokens = (*taken)->record().token_ids();  // go on behind them, and push them all
+//   const auto done = (*taken)->done();                  // once durable_records() counts it
 //
 // At least once: if the worker dies between the push and done(), another one takes the rollout,
 // too, and the stash drops the record that comes second. docs/ledger.md has the rules.
