@@ -171,6 +171,7 @@ Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
                     .damaged = found->damaged,
                     .unreadable = found->lost};
     if (!parked->rollouts.empty()) stat.oldest_parked_ns = parked->rollouts.front().parked_ns;
+    if (found->empty && stat.parked != 0) stat.ring = parked->rollouts.front().ring;
     for (const ParkedInfo& one : parked->rollouts) stat.parked_bytes += one.file_bytes;
     stat.damaged.insert(stat.damaged.end(), parked->damaged.begin(), parked->damaged.end());
     for (const auto& [number, one] : found->book.records()) {
