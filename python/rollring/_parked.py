@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from ._producer import Producer
 
 
+def _as_pushed(core: _core.ParkedRollout) -> dict[str, Any]:
+    """The fields as `Producer.push` takes them. The versions are one keyword, if they can be: the
+    caller who goes on with newer ones replaces all of them.
+    """
+    taken = core.record()
+    fields = taken.fields() | columns_of(taken)
+    del fields["n_tokens"]
+    oldest, newest = fields["policy_version_min"], fields["policy_version_max"]
+    if "policy_version" in fields or oldest == newest:
+        del fields["policy_version_min"], fields["policy_version_max"]
+        if oldest >= 0:
+            fields.setdefault("policy_version", oldest)
+    return fields
+
+
 class ParkedRollout:
     """Part of a rollout that a worker parked, and that this process has taken up.
 
@@ -27,9 +42,7 @@ class ParkedRollout:
     """
 
     def __init__(self, place: ParkingPlace, core: _core.ParkedRollout) -> None:
-        taken = core.record()
-        fields = taken.fields() | columns_of(taken)
-        del fields["n_tokens"]
+        fields = _as_pushed(core)
         self.instance_id: str = fields.pop("instance_id")
         """Of the prompt."""
         self.fields: dict[str, Any] = fields

@@ -72,7 +72,7 @@ def go_on(rollout: rr.ParkedRollout) -> dict[str, Any]:
         more = np.ones(10, fields[name].dtype)
         fields[name] = np.concatenate([fields[name], more])
     fields["policy_version"] = np.concatenate([fields["policy_version"], [[40, 9]]])
-    del fields["policy_version_min"], fields["policy_version_max"]
+    assert "policy_version_max" not in fields
     return fields | {"reward": 1.0}
 
 
@@ -141,7 +141,7 @@ def test_a_block_without_done_gives_the_rollout_back(kept: tuple[str, Path]) -> 
         assert listed.tokens == 1
         last = producer.take_parked()
         assert last is not None
-        assert (last.fields["policy_version_min"], last.state) == (7, b"")
+        assert (last.fields["policy_version"], last.state) == (7, b"")
         assert last.done()  # given up: nothing was pushed
     assert rr.extras.list_parked(directory).rollouts == []
 
@@ -158,7 +158,35 @@ def test_the_ring_s_policy_version_stamps_a_rollout_that_names_none(
         producer.park("a", token_ids=[1, 2])
         rollout = producer.take_parked()
         assert rollout is not None
-        assert rollout.fields["policy_version_min"] == 3
+        assert rollout.fields["policy_version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"policy_version": 4}, {"policy_version": 4}),
+        ({"policy_version_min": 4, "policy_version_max": 4}, {"policy_version": 4}),
+        (
+            {"policy_version_min": 4, "policy_version_max": 6},
+            {"policy_version_min": 4, "policy_version_max": 6},
+        ),
+        ({}, {}),
+    ],
+)
+def test_the_versions_come_back_as_a_push_takes_them(
+    kept: tuple[str, Path], given: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    name, _ = kept
+    with rr.Producer(name) as producer:
+        producer.park("a", token_ids=[1, 2], **given)
+        rollout = producer.take_parked()
+        assert rollout is not None
+        versions = {key: of for key, of in rollout.fields.items() if key.startswith("policy")}
+        assert versions == shown
+        producer.park("a", replaces=rollout, **rollout.fields)
+        again = producer.take_parked()
+        assert again is not None
+        assert {key: again.fields[key] for key in shown} == shown
 
 
 def test_wrong_calls_are_named(kept: tuple[str, Path], ring: str) -> None:
