@@ -109,15 +109,20 @@ Result<void> write_settled(const std::filesystem::path& directory, Contents& fou
     return log.wait_for(log.hand_over(), Deadline::after_ms(disk_patience_ms));
 }
 
+std::unexpected<Error> was_restored(std::string_view ring) {
+    return refused(Errc::busy,
+                   fmt::format("a restore has sent records into ring {} already: remove it "
+                               "('rollring rm {}'), or name another one",
+                               ring, ring));
+}
+
+// Workers may have come already.
 Result<void> check_existing(const RingStat& there, const Contents& found,
-                            const std::string& ledger_dir) {
+                            const std::string& ledger_dir, std::string_view producer_name) {
     const std::string& name = there.name;
-    if (!there.lanes.empty()) {
-        return refused(Errc::busy,
-                       fmt::format("ring {} has had producers: records are restored into a new "
-                                   "ring only. Remove it ('rollring rm {}'), or name another one",
-                                   name, name));
-    }
+    const bool restored = std::ranges::any_of(
+        there.lanes, [&](const LaneStat& one) { return one.producer == producer_name; });
+    if (restored) return was_restored(name);
     if (there.schema.id() != found.schema.id()) {
         return refused(Errc::layout_mismatch,
                        fmt::format("ring {} has other columns than the ledger", name));
@@ -135,10 +140,10 @@ Result<void> check_existing(const RingStat& there, const Contents& found,
                     ledger_dir));
 }
 
-Result<void> find_ring(std::string_view ring, const Contents& found,
-                       const std::string& ledger_dir) {
+Result<void> find_ring(std::string_view ring, const Contents& found, const std::string& ledger_dir,
+                       std::string_view producer_name) {
     const auto there = stat_ring(ring);
-    if (there) return check_existing(*there, found, ledger_dir);
+    if (there) return check_existing(*there, found, ledger_dir, producer_name);
     if (there.error().code != Errc::not_found) return std::unexpected(there.error());
     return create_ring(ring, options_of(found, ledger_dir));
 }
@@ -283,14 +288,14 @@ Result<Producer> open_ring(const std::filesystem::path& directory, std::string_v
     const auto stat = stat_ring(ring);
     if (!stat) return std::unexpected(stat.error());
     const auto lane = std::ranges::find(stat->lanes, producer->lane(), &LaneStat::lane);
-    if (lane == stat->lanes.end() || lane->epoch != 1 || stat->lanes.size() != 1) {
-        return refused(Errc::busy,
-                       fmt::format("another producer has taken a lane of ring {} before "
-                                   "the restore began: remove it, and begin again",
-                                   ring));
-    }
+    if (lane == stat->lanes.end()) return refused(Errc::closed, producer->problem());
     // Another directory's ledger has no records that the map could name.
     if (is_elsewhere(options, directory)) return producer;
+    const auto maps = ledger::read_maps(directory);
+    if (!maps) return std::unexpected(maps.error());
+    if (std::ranges::any_of(*maps, [&](const auto& one) { return one.ring_id == stat->ring_id; })) {
+        return ledger::was_restored(ring);
+    }
     auto written = ledger::write_map(directory, {.ring_id = stat->ring_id,
                                                  .lane = lane->lane,
                                                  .epoch = lane->epoch,
@@ -349,7 +354,7 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
         if (!noted) return std::unexpected(noted.error());
     }
     found->book.forget(settled);
-    if (auto ready = ledger::find_ring(ring, *found, ledger_dir); !ready) {
+    if (auto ready = ledger::find_ring(ring, *found, ledger_dir, options.producer_name); !ready) {
         return std::unexpected(ready.error());
     }
     auto parked = bring_parked(directory, ledger_dir, ring, elsewhere);

@@ -314,6 +314,33 @@ TEST_CASE("ledger: a full one goes on in a restored ring, and with the next trai
     }
 }
 
+TEST_CASE("ledger: a restore sends its records into a ring that workers have opened, once") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    send_pair(producer, "kept");
+    CHECK(train_all(*open_stash(ring.name())) == Prompts{"kept"});
+    const LedgerFolder left(folder.path());
+    const TestRing made(with_ledger(left.path()));
+    Producer worker = made.producer();
+    {
+        auto restore = LedgerRestore::begin(left.path(), made.name());
+        REQUIRE_MESSAGE(restore.has_value(), (restore ? "" : restore.error().to_string()));
+        send_pair(worker, "new");
+        REQUIRE(restore->send(patience()).value());
+    }
+    const auto again = LedgerRestore::begin(left.path(), made.name());
+    REQUIRE_FALSE(again.has_value());
+    CHECK(again.error().code == Errc::busy);
+    send_pair(worker, "later");
+    const auto stash = open_stash(made.name());
+    Prompts given = train_all(*stash);
+    std::ranges::sort(given);
+    CHECK(given == Prompts{"later", "new"});
+    CHECK(stash->checkpointed(next_step(*stash)).value() == 4);
+    CHECK(look_at(left.path()).records == 2);
+}
+
 TEST_CASE("ledger: the steps of a restored ring go on after those that its checkpoint has") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));

@@ -91,11 +91,11 @@ struct RestoreStat {
 // ring and begin again: the ledger is unchanged.
 class ROLLRING_API LedgerRestore {
   public:
-    // Makes the ring, with the sizes that it had, if there is none. One that is there must have no
-    // records, the same columns, and the ledger of the options.
-    // Errors: as stat_ledger(); busy (a living process writes the ledger, or the ring has had
-    // producers), layout_mismatch, ledger_failed (the new ring would use it), and those of
-    // create_ring().
+    // Makes the ring, with the sizes that it had, if there is none. One that is there must have the
+    // same columns, the ledger of the options, and no stash yet.
+    // Errors: as stat_ledger(); busy (a living process writes the ledger, or a restore has sent
+    // records into the ring before), layout_mismatch, ledger_failed (the new ring would use it),
+    // and those of create_ring().
     static Result<LedgerRestore> begin(const std::filesystem::path& directory,
                                        std::string_view ring, const RestoreOptions& options = {});
     LedgerRestore(LedgerRestore&&) noexcept;

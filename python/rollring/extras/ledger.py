@@ -143,7 +143,8 @@ def restore(
 
     Raises:
         NotFoundError: There is no ledger.
-        BusyError: A living process writes the ledger, or the ring has had producers.
+        BusyError: A living process writes the ledger, or a restore has sent records into the ring
+            before.
         LedgerFailedError: The disk has failed, and no other ``ledger`` is given.
         TimedOutError: The ring had no room in time.
     """
