@@ -79,6 +79,7 @@ Result<std::uint64_t> SegmentScan::skip_to_entry(std::uint64_t offset, std::uint
 
 // The last commit of a dead writer, which the disk did not take whole, or damage.
 void SegmentScan::note_cut(std::uint64_t offset) {
+    found_->ends_clear = false;
     found_->note(fmt::format("{}: from byte {} on it is cut short or damaged",
                              file_->path().string(), offset));
 }
@@ -242,12 +243,16 @@ Result<void> check_records(const std::filesystem::path& directory, Contents& fou
     return {};
 }
 
-// Whether the file has no header at all: its maker died before the first commit.
+// Whether the file has nothing at all: its maker died before the first commit.
 bool is_clear(const std::filesystem::path& path) {
-    std::array<char, block> head{};
+    std::vector<char> part(std::size_t{1} << 20);
     std::ifstream file(path, std::ios::binary);
-    file.read(head.data(), head.size());
-    return std::ranges::all_of(head, [](char one) { return one == 0; });
+    while (file) {
+        file.read(part.data(), static_cast<std::streamsize>(part.size()));
+        const std::span<const char> there(part.data(), static_cast<std::size_t>(file.gcount()));
+        if (std::ranges::any_of(there, [](char one) { return one != 0; })) return false;
+    }
+    return true;
 }
 
 // Whether the header is one of this version, but for that number.
@@ -294,6 +299,7 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     found.schema = std::move(*schema);
     found.empty = false;
     found.newest = one.number;
+    found.ends_clear = true;
     // Sectors that the disk cannot read are damage like any other.
     if (auto scanned = SegmentScan(*file, one.number, found).run(); !scanned) {
         found.note(fmt::format("{}: from byte {} on it cannot be read: {}", one.path.string(),
@@ -317,6 +323,11 @@ Result<Contents> scan(const std::filesystem::path& directory) {
     if (!files) return std::unexpected(files.error());
     Contents found;
     for (const recording::NumberedFile& one : *files) {
+        // Files are removed from the oldest on.
+        if (!found.segments.empty() && one.number != found.next_segment) {
+            found.note(fmt::format("{}: {} files before it are missing", one.path.string(),
+                                   one.number - found.next_segment));
+        }
         found.next_segment = one.number + 1;
         std::error_code ignored;
         const std::uint64_t bytes = std::filesystem::file_size(one.path, ignored);

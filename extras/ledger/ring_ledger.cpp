@@ -79,9 +79,9 @@ Result<void> check_ring(const Contents& found, const LedgerRequest& request, boo
                     request.ring, request.plan.directory, request.ring));
 }
 
-// The reserved rest of the segment that was written last.
+// The reserved rest of the segment that was written last. Damage stays, as evidence.
 void cut_end(const std::filesystem::path& directory, Contents& found) {
-    if (found.segments.empty() || found.newest == 0) return;
+    if (found.segments.empty() || found.newest == 0 || !found.ends_clear) return;
     SegmentSize& last = found.segments.back();
     if (last.number != found.newest) return;
     const std::uint64_t end = (found.end + block - 1) / block * block;

@@ -133,6 +133,49 @@ TEST_CASE("ledger: a file that cannot be read hides no other file's records") {
     }
 }
 
+TEST_CASE(
+    "ledger: a lost file, a cleared header and a damaged end are named, and stay as they are") {
+    enum class Damage : std::uint8_t { removed, cleared, end };
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    Producer producer = ring.producer();
+    for (const char* prompt : {"a", "b", "c"}) {  // a file each
+        const auto stash = open_stash(ring.name());
+        for (std::uint32_t i = 0; i < 2; i++) {
+            REQUIRE(send_bytes(producer, prompt, i, 10 * kib, patience()) == Push::ok);
+        }
+        CHECK(train_all(*stash) == Prompts{prompt});
+    }
+    CHECK(look_at(folder.path()).damaged.empty());
+    for (const Damage damage : {Damage::removed, Damage::cleared, Damage::end}) {
+        CAPTURE(static_cast<int>(damage));
+        const LedgerFolder left(folder.path());
+        const auto files = left.files(".ledger");
+        const auto path = damage == Damage::end ? files.back() : files[1];
+        Bytes bytes = bytes_of(path);
+        if (damage == Damage::cleared) std::fill_n(bytes.begin(), 4096, 0);
+        if (damage == Damage::end) {
+            // Each entry behind the header's block: no readable one is left there.
+            for (std::size_t at = 4096; at < bytes.size(); at += 64) {
+                if (bytes[at] != 0) bytes[at] = static_cast<char>(bytes[at] ^ 1);
+            }
+        }
+        if (damage == Damage::removed) {
+            std::filesystem::remove(path);
+        } else {
+            write_bytes(path, bytes);
+        }
+        CHECK_FALSE(look_at(left.path()).damaged.empty());
+        {
+            const RestoredRing again(left.path());
+        }
+        const RestoredRing again(left.path());
+        open_stash(again.name()).reset();
+        CHECK_FALSE(look_at(left.path()).damaged.empty());
+        if (damage != Damage::removed) CHECK(bytes_of(path) == bytes);
+    }
+}
+
 TEST_CASE("ledger: a bit that flipped anywhere changes no record that is given") {
     const Bytes whole = small_ledger();
     const LedgerFolder folder;
