@@ -17,7 +17,7 @@ class Partial {
     explicit Partial(std::uint32_t number, std::size_t tokens = 40)
         : number_(number), state_(std::string(number % 5, 's') + std::to_string(number)) {
         for (std::size_t i = 0; i < tokens; i++) {
-            ids_.push_back(static_cast<std::int32_t>(number * 1000 + i));
+            ids_.push_back(static_cast<std::int32_t>(std::size_t{number} * 1000 + i));
             logprobs_.push_back(-0.25F * static_cast<float>(i));
             mask_.push_back(i < 3 ? 0 : 1);
         }

@@ -56,6 +56,7 @@ TEST_CASE("parked: of several processes that take at once, each rollout has one"
     for (std::uint32_t i = 0; i < rollouts; i++) park(parking, i);
     const Shared<Paper> paper;
     std::vector<pid_t> children;
+    children.reserve(takers);
     for (int i = 0; i < takers; i++) {
         children.push_back(start_child([&] {
             auto own = Parking::open(ring.name());
@@ -277,6 +278,7 @@ TEST_CASE("parked: of several threads that take at once, each rollout has one") 
     std::array<std::atomic<int>, rollouts> taken{};
     std::atomic<int> ready = 0;
     std::vector<std::thread> threads;
+    threads.reserve(4);
     for (std::uint32_t own = 0; own < 4; own++) {
         threads.emplace_back([&, own] {
             for (std::uint32_t i = own; i < rollouts; i += 4) {
