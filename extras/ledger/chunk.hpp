@@ -74,6 +74,7 @@ struct Chunk {
     std::uint64_t remove_below = 0;  // segments without use once this chunk is on the disk
     BlockBuffer buffer;
     std::vector<Mark> marks;  // one a lane
+    bool closed = false;      // to further entries
 
     [[nodiscard]] bool idle() const {
         return buffer.used() == 0 && marks.empty() && remove_below == 0;

@@ -154,7 +154,8 @@ Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
 Chunk& LogWriter::open_chunk(std::uint64_t bytes) {
     if (!begun_) return begin_segment(bytes);
     const std::uint64_t end = segments_.back().bytes;
-    const bool open = !queue_.empty() && queue_.back().segment == segments_.back().number;
+    const bool open = !queue_.empty() && !queue_.back().closed &&
+                      queue_.back().segment == segments_.back().number;
     const std::uint64_t at =
         open ? queue_.back().offset + queue_.back().buffer.used() : segment_end_;
     if (at + bytes > end) return begin_segment(bytes);
@@ -166,11 +167,26 @@ Place LogWriter::append(EntryHeader header, std::span<const std::span<const std:
     std::uint64_t bytes = 0;
     for (const auto& part : payload) bytes += part.size();
     bytes = line + padded(bytes);
-    const std::scoped_lock held(guard_);
+    std::unique_lock held(guard_);
     if (!problem_.empty()) return {.segment = next_segment_ - 1, .offset = 0, .bytes = bytes};
     Chunk& chunk = open_chunk(bytes);
     chunk.ticket = next_ticket_++;
-    return {.segment = chunk.segment, .offset = put(chunk, header, payload), .bytes = bytes};
+    // Without the lock, so that the thread takes chunks before this one, and the disk has work.
+    filling_ = true;
+    held.unlock();
+    const Place place{
+        .segment = chunk.segment, .offset = put(chunk, header, payload), .bytes = bytes};
+    held.lock();
+    filling_ = false;
+    if (!wanted_) return place;
+    // The next entry goes elsewhere: it would be under way by the time that the thread has woken.
+    wanted_ = false;
+    chunk.closed = true;
+    chunk.buffer.pad();
+    segment_end_ = chunk.offset + chunk.buffer.used();
+    held.unlock();
+    work_.notify_one();
+    return place;
 }
 
 void LogWriter::mark(const Mark& mark) {
@@ -370,10 +386,16 @@ void LogWriter::fail(int error) {
     problem_ = text;
 }
 
+bool LogWriter::has_work() {
+    if (!handed_ || queue_.empty()) return false;
+    wanted_ = filling_ && queue_.size() == 1;
+    return !wanted_;
+}
+
 void LogWriter::run() {
     std::unique_lock held(guard_);
     while (true) {
-        work_.wait(held, [&] { return ends_ || (handed_ && !queue_.empty()); });
+        work_.wait(held, [&] { return ends_ || has_work(); });
         if (queue_.empty()) return;  // it ends
         Chunk chunk = std::move(queue_.front());
         queue_.pop_front();

@@ -100,6 +100,7 @@ class LogWriter {
     Chunk& begin_segment(std::uint64_t bytes);
     Chunk& open_chunk(std::uint64_t bytes);
     Chunk take_spare();
+    [[nodiscard]] bool has_work();
     [[nodiscard]] std::uint64_t queued_bytes() const;
     [[nodiscard]] bool full() const;
     std::uint64_t put(Chunk& chunk, EntryHeader header,
@@ -135,6 +136,8 @@ class LogWriter {
     std::uint64_t next_ticket_ = 1;
     bool begun_ = false;         // a segment, by this writer
     bool handed_ = false;        // there is something to do
+    bool filling_ = false;       // the caller copies into the last chunk, without the lock
+    bool wanted_ = false;        // the thread waits for that chunk
     std::uint64_t durable_ = 0;  // the last ticket that the disk has
     bool no_space_ = false;
     bool ends_ = false;

@@ -22,6 +22,8 @@ namespace rollring::ledger {
 namespace {
 
 constexpr std::int64_t restore_patience_ms = 10'000;
+// Of a turn: the disk begins with these bytes while the others are copied.
+constexpr std::uint64_t early_bytes = std::uint64_t{1} << 20;
 
 std::string ring_text(const LedgerRequest& request) {
     const RingHead head{.ring_id = request.ring_id, .name_bytes = request.ring.size()};
@@ -238,7 +240,14 @@ void RingLedger::end_turn() {
         append_numbers(Kind::again, again_);
         book_.give_again(std::exchange(again_, {}));
     }
-    for (const Record* one : read_) append_record(*one);
+    std::uint64_t bytes = 0;
+    for (const Record* one : read_) {
+        append_record(*one);
+        bytes += one->bytes.size();
+        if (bytes < early_bytes) continue;
+        static_cast<void>(log_.hand_over());
+        bytes = 0;
+    }
     read_.clear();
     if (!gone_.empty()) {
         append_numbers(Kind::gone, gone_);

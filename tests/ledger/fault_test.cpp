@@ -153,6 +153,30 @@ TEST_CASE("ledger: a power cut at any moment of the disk takes no durable record
     }
 }
 
+TEST_CASE("ledger: long records of one turn survive a power cut once they are durable") {
+    constexpr int groups = 10;
+    constexpr std::uint64_t bytes = 300'000;  // the disk begins before all of them are copied
+    const LedgerFolder folder;
+    const LedgerFolder left;
+    RingOptions options = with_ledger(folder.path());
+    options.lane_bytes = std::uint64_t{8} << 20;
+    options.spill_bytes = std::uint64_t{32} << 20;
+    const TestRing ring(options);
+    {
+        InUse<MortalDisk> disk([](MortalDisk&) {});
+        Producer producer = ring.producer();
+        for (int i = 0; i < groups; i++) {
+            REQUIRE(send_bytes(producer, prompt_of(i), 0, bytes, patience()) == Push::ok);
+        }
+        const auto stash = open_stash(ring.name());
+        read_all(*stash);
+        REQUIRE(durable_of(ring.name()) == groups);
+        disk->cut(left.path(), 0);
+    }
+    const Members given = restored_members(left.path());
+    for (int i = 0; i < groups; i++) CHECK(given.contains({prompt_of(i), 0}));
+}
+
 TEST_CASE("ledger: a disk that fails at any call ends it, and what was durable stays") {
     constexpr std::array calls{Call::make, Call::write, Call::sync, Call::names};
     for (const Call call : calls) {
