@@ -224,6 +224,7 @@ Result<void> check_records(const std::filesystem::path& directory, Contents& fou
             continue;
         }
         if (!file) return std::unexpected(file.error());
+        file->read_ahead();
         for (const auto& [offset, number] : places) {
             const auto entry = file->entry_at(offset);
             Result<void> read = refused(
@@ -300,6 +301,8 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     found.empty = false;
     found.newest = one.number;
     found.ends_clear = true;
+    // Headers of entries lie far apart, and their records are checked soon (check_records).
+    file->read_ahead();
     // Sectors that the disk cannot read are damage like any other.
     if (auto scanned = SegmentScan(*file, one.number, found).run(); !scanned) {
         found.note(fmt::format("{}: from byte {} on it cannot be read: {}", one.path.string(),

@@ -63,6 +63,10 @@ Result<std::uint64_t> FileReader::bytes() const {
     return static_cast<std::uint64_t>(found.st_size);
 }
 
+void FileReader::read_ahead() const {
+    static_cast<void>(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_WILLNEED));
+}
+
 Result<bool> FileReader::read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const {
     std::uint64_t done = 0;
     while (done < bytes) {

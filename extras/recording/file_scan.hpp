@@ -26,6 +26,8 @@ class FileReader {
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
     [[nodiscard]] std::uint64_t first_entry() const;
     [[nodiscard]] Result<std::uint64_t> bytes() const;
+    // Most of it will be read: the disk begins with all of it at once.
+    void read_ahead() const;
 
     // The header of the entry there; empty if these bytes are none.
     [[nodiscard]] Result<std::optional<EntryHeader>> entry_at(std::uint64_t offset) const;
