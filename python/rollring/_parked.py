@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _as_pushed(core: _core.ParkedRollout) -> dict[str, Any]:
-    """The fields as `Producer.push` takes them. The versions are one keyword, if they can be: the
-    caller who goes on with newer ones replaces all of them.
+    """The fields as `Producer.push` takes them. The versions are one keyword, if they can be, so
+    that a worker with newer ones replaces all of them.
     """
     taken = core.record()
     fields = taken.fields() | columns_of(taken)
