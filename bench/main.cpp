@@ -165,6 +165,10 @@ void add_ledger(CLI::App& app) {
         option(sub, "--directory", options.directory, "for the ledgers; on a disk, not in memory")
             ->required();
         option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--parts", options.parts, "measurements to run")
+            ->check(CLI::IsMember({"rates", "pushes", "restores", "peers"}));
+        option(sub, "--paced-load", options.paced_load, Bounds{0.01, 1.0},
+               "pushes: their share of the disk's rate");
         option(sub, "--durable", options.durable, "kinds of ledger, each against none")
             ->check(CLI::IsMember({"group", "record", "none"}));
         option(sub, "--batch-tokens", options.batch_tokens, Bounds{1, 1 << 30},

@@ -76,8 +76,10 @@ void run(const StashQuestion& options);
 struct LedgerQuestion {
     Common common = {.seconds = 1};
     std::string directory;
+    std::vector<std::string> parts = {"rates", "pushes", "restores", "peers"};
     std::vector<std::uint32_t> tokens = {2048, 16'384, 131'072};
     std::vector<std::string> durable = {"group", "record", "none"};
+    double paced_load = 0.5;
     std::uint64_t batch_tokens = 2'097'152;  // 19 MB, whatever the length of a record
     std::string lane_bytes = "64MiB";
     std::string ledger_bytes = "4GiB";

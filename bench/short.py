@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 
+OUTPUT = "OUTPUT"  # stands for the folder of the results, on a disk
 PLOT = Path(__file__).resolve().parent / "plot.py"
 # name, seconds it takes about, arguments
 QUESTIONS = [
@@ -25,6 +26,8 @@ QUESTIONS = [
     ("latency", 10, ["latency", "--repeat", "2", "--seconds", "0.1",
                      "--paced-records", "1000"]),
     ("stash", 15, ["stash", "--repeat", "2", "--seconds", "0.2"]),
+    ("ledger", 15, ["ledger", "--repeat", "1", "--seconds", "0.2", "--parts", "rates", "--durable",
+                    "group", "--directory", OUTPUT]),
     ("scaling", 35, ["scaling", "--repeat", "1", "--seconds", "0.2", "--producers", "1,2,4,8,16",
                      "--records", "1000,10000,100000,1000000"]),
     ("peers-lengths", 25, ["peers", "--repeat", "1", "--seconds", "0.1", "--tokens",
@@ -72,6 +75,8 @@ LINES = {
     "stash": [("rows", "{tokens} tokens: {stash_records_per_s:M} M records/s",
                "{cost} times the cost of polling"),
               ("waiting_groups", "{groups:,} groups wait", "{records_per_s:M} M records/s")],
+    "ledger": [("rates", "{tokens} tokens: {group_tokens_per_s:M} Mtok/s with a ledger",
+                "{group_of_without} of a run without, {group_of_disk} of the disk")],
     "scaling": [("producers", "{producers} producers: {tokens_per_s:M} Mtok/s",
                  "{share_of_one_bare:m} of a bare hand-off of one; crowded: {crowded}"),
                 ("records", "{records:,} records", "{ns_per_record:m} ns a record"),
@@ -116,7 +121,8 @@ def run_all(bench, output, limit_s):
         path = output / f"{name}.json"
         path.unlink(missing_ok=True)
         try:
-            done = subprocess.run([bench, *arguments, "--json"], stdout=subprocess.PIPE,
+            chosen = [str(output) if one == OUTPUT else one for one in arguments]
+            done = subprocess.run([bench, *chosen, "--json"], stdout=subprocess.PIPE,
                                   timeout=max(seconds, limit_s - spent), check=True)
             result = json.loads(done.stdout)
         except (OSError, ValueError, subprocess.SubprocessError) as error:

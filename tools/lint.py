@@ -23,7 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 OUTSIDE = ("examples",)
 # The header that such a file needs where this build does not compile it.
 NEEDS = {"lib/cuda/*": "cuda.h", "bench/peers/peer_http.cpp": "httplib.h",
-         "bench/peers/peer_zmq.cpp": "zmq.h", "tests/gpu/*": "cuda.h"}
+         "bench/peers/peer_zmq.cpp": "zmq.h", "bench/peers/store_sqlite.cpp": "sqlite3.h",
+         "bench/peers/store_lmdb.cpp": "lmdb.h", "bench/peers/store_rocksdb.cpp": "rocksdb/c.h",
+         "tests/gpu/*": "cuda.h"}
 # clang-tidy reads no .cu: clang needs a whole CUDA toolkit of a version that it knows.
 FORMATTED = (".cpp", ".hpp", ".cu", ".cuh")
 

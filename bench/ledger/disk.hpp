@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench.hpp"
@@ -14,7 +15,8 @@ namespace bench {
 // A directory below the question's that is removed at the end.
 class ScratchFolder {
   public:
-    explicit ScratchFolder(const std::filesystem::path& below);
+    // `what` tells apart those that live at the same time.
+    explicit ScratchFolder(const std::filesystem::path& below, std::string_view what = "run");
     ScratchFolder(const ScratchFolder&) = delete;
     ScratchFolder& operator=(const ScratchFolder&) = delete;
     ~ScratchFolder();

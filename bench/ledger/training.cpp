@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "ledger/disk.hpp"
-#include "ring/records.hpp"
 #include "rollring/stash.hpp"
 
 namespace bench {
@@ -86,19 +85,21 @@ rollring::RingOptions ring_of(const Training& training, const std::filesystem::p
     return wanted;
 }
 
+void send_member(Sender& sender, const Source& source, std::uint64_t sequence) {
+    char name[24];
+    const auto end = fmt::format_to(name, "{}", sequence / training_group);
+    rollring::Draft draft(std::string_view(name, static_cast<std::size_t>(end - name)));
+    draft.meta.repetition_id = static_cast<std::uint32_t>(sequence % training_group);
+    draft.meta.reward = static_cast<double>(sequence % training_group);
+    fill(draft, source[sequence]);
+    sender.push(draft);
+}
+
 void send_groups(const std::string& ring, Board& board, const Plan& plan) {
     Sender sender(board, ring);
     const Source source(plan.n_tokens);
     board.meet();
-    for (std::uint64_t i = 0; i < plan.total(); i++) {
-        char name[24];
-        const auto end = fmt::format_to(name, "{}", i / training_group);
-        rollring::Draft draft(std::string_view(name, static_cast<std::size_t>(end - name)));
-        draft.meta.repetition_id = static_cast<std::uint32_t>(i % training_group);
-        draft.meta.reward = static_cast<double>(i % training_group);
-        fill(draft, source[i]);
-        sender.push(draft);
-    }
+    for (std::uint64_t i = 0; i < plan.total(); i++) send_member(sender, source, i);
 }
 
 void take_groups(const Training& training, const std::string& ring, Board& board,

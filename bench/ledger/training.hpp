@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "ring/records.hpp"
 #include "rollring/ring.hpp"
 #include "workload.hpp"
 
@@ -41,6 +42,7 @@ Trained train(const Training& training, const Plan& plan, const Cpus& cpus);
 
 // Its parts, for questions of their own.
 rollring::RingOptions ring_of(const Training& training, const std::filesystem::path& ledger);
+void send_member(Sender& sender, const Source& source, std::uint64_t sequence);
 void send_groups(const std::string& ring, Board& board, const Plan& plan);
 void take_groups(const Training& training, const std::string& ring, Board& board, const Plan& plan);
 
