@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -59,7 +60,7 @@ class Length {
     }
     [[nodiscard]] std::uint64_t records_a_commit() const {
         const double bytes = latest_.write_bytes() / static_cast<double>(plan_.record_bytes());
-        return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(bytes + 0.5));
+        return static_cast<std::uint64_t>(std::max(1L, std::lround(bytes)));
     }
     Trained run(const std::string& durable);
     double disk(std::uint64_t chunk_bytes);
