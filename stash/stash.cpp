@@ -373,11 +373,11 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     // make progress.
     if (impl.options.order == Order::freshest && impl.backlog.was_read()) impl.backlog.note();
     for (;;) {
+        const std::int64_t now = monotonic_ns();
+        changed |= impl.tick(now);
         const auto cuts = impl.ask_ledger(true, deadline);
         if (cuts == Impl::Ledger::waited) continue;
         if (cuts != Impl::Ledger::takes) return Impl::without_batch(cuts);
-        const std::int64_t now = monotonic_ns();
-        changed |= impl.tick(now);
         const auto [cut, looked] = impl.decide(now, blocked, changed);
         if (cut) {
             impl.standstill.note_cut();
@@ -424,6 +424,7 @@ NextBatch Stash::rest(Batch& batch) {
     if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
     if (impl_->ledger != nullptr && !impl_->ledger->problem().empty()) return NextBatch::closed;
+    if (impl_->ledger != nullptr && !impl_->ledger->may_cut()) return NextBatch::timed_out;
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
     impl_->ship(batch, impl_);
     return NextBatch::batch;

@@ -336,6 +336,7 @@ TEST_CASE("ledger: no batch has a record that is not durable, if each of them is
     for (std::uint32_t member = 0; member < 2; member++) send(producer, "pair", member, 2);
     Batch batch;
     CHECK(stash->next(batch, Deadline::after_ms(100)) == NextBatch::timed_out);
+    CHECK(stash->rest(batch) == NextBatch::timed_out);
     CHECK(durable_of(ring.name()) == 0);
     disk->heal();
     REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
