@@ -307,9 +307,10 @@ class Producer:
 
     def _place(self) -> ParkingPlace:
         self._attach().stats()  # raises in a forked child
-        if self._parking is None:
-            self._parking = ParkingPlace(self)
-        return self._parking
+        with self._attaching:  # one place, however many threads use it first
+            if self._parking is None:
+                self._parking = ParkingPlace(self)
+            return self._parking
 
     def stats(self) -> dict[str, int]:
         """Records, tokens and bytes sent by this producer, and how often it waited."""
