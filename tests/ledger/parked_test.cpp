@@ -98,7 +98,7 @@ TEST_CASE("parked: its successor takes the place of a rollout that is parked aga
     CHECK(list.rollouts[0].tokens == 90);
 }
 
-TEST_CASE("parked: what cannot be parked is refused by name") {
+TEST_CASE("parked: a draft or a ring that cannot be parked is refused by name") {
     const TestRing without;
     const auto none = Parking::open(without.name());
     REQUIRE_FALSE(none.has_value());
