@@ -41,8 +41,10 @@ class SegmentScan {
     void take_ring(std::span<const std::byte> payload);
     Result<std::uint64_t> skip_to_entry(std::uint64_t offset, std::uint64_t bytes);
 
-    [[nodiscard]] Result<bool> is_clear(std::uint64_t offset, std::uint64_t bytes) const;
-    void note_cut(std::uint64_t offset);
+    // The end of the last byte that is not zero; `offset`: there is none behind it.
+    [[nodiscard]] Result<std::uint64_t> end_of_bytes(std::uint64_t offset,
+                                                     std::uint64_t bytes) const;
+    void note_cut(std::uint64_t offset, std::uint64_t end);
 
     const FileReader* file_;
     std::uint64_t number_;
@@ -71,37 +73,38 @@ Result<std::uint64_t> SegmentScan::skip_to_entry(std::uint64_t offset, std::uint
             fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, *next));
         return next;
     }
-    const auto clear = is_clear(offset, bytes);
-    if (!clear) return std::unexpected(clear.error());
-    if (!*clear) note_cut(offset);
+    const auto end = end_of_bytes(offset, bytes);
+    if (!end) return end;
+    if (*end != offset) note_cut(offset, *end);
     return next;
 }
 
 // The last commit of a dead writer, which the disk did not take whole, or damage.
-void SegmentScan::note_cut(std::uint64_t offset) {
-    found_->ends_clear = false;
+void SegmentScan::note_cut(std::uint64_t offset, std::uint64_t end) {
+    found_->used = end;
     found_->note(fmt::format("{}: from byte {} on it is cut short or damaged",
                              file_->path().string(), offset));
 }
 
-Result<bool> SegmentScan::is_clear(std::uint64_t offset, std::uint64_t bytes) const {
+Result<std::uint64_t> SegmentScan::end_of_bytes(std::uint64_t offset, std::uint64_t bytes) const {
     std::vector<std::byte> part;
+    std::uint64_t end = offset;
     while (offset < bytes) {
         part.resize(std::min<std::uint64_t>(bytes - offset, std::uint64_t{1} << 20));
         const auto there = file_->read_part(offset, part.data(), part.size());
-        if (!there) return there;
-        const bool zeros =
-            std::ranges::all_of(part, [](std::byte one) { return one == std::byte{}; });
-        if (!zeros) return false;
+        if (!there) return std::unexpected(there.error());
+        const auto last = std::find_if(part.rbegin(), part.rend(),
+                                       [](std::byte one) { return one != std::byte{}; });
+        if (last != part.rend()) end = offset + static_cast<std::uint64_t>(part.rend() - last);
         offset += part.size();
     }
-    return true;
+    return end;
 }
 
 Result<void> SegmentScan::run() {
     const auto bytes = file_->bytes();
     if (!bytes) return std::unexpected(bytes.error());
-    std::uint64_t offset = found_->end = file_->first_entry();
+    std::uint64_t offset = found_->used = found_->end = file_->first_entry();
     while (offset < *bytes) {
         const auto entry = file_->entry_at(offset);
         if (!entry) return std::unexpected(entry.error());
@@ -113,11 +116,11 @@ Result<void> SegmentScan::run() {
         }
         const std::uint64_t next = offset + line + padded((*entry)->payload_bytes);
         if (next > *bytes) {
-            note_cut(offset);
+            note_cut(offset, *bytes);
             break;
         }
         if (auto taken = take(offset, **entry); !taken) return taken;
-        found_->end = offset = next;
+        found_->used = found_->end = offset = next;
     }
     return {};
 }
@@ -300,7 +303,6 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     found.schema = std::move(*schema);
     found.empty = false;
     found.newest = one.number;
-    found.ends_clear = true;
     // Headers of entries lie far apart, and their records are checked soon (check_records).
     file->read_ahead();
     // Sectors that the disk cannot read are damage like any other.
@@ -326,15 +328,16 @@ Result<Contents> scan(const std::filesystem::path& directory) {
     if (!files) return std::unexpected(files.error());
     Contents found;
     for (const recording::NumberedFile& one : *files) {
-        // Files are removed from the oldest on.
+        std::error_code gone;
+        const std::uint64_t bytes = std::filesystem::file_size(one.path, gone);
+        // Files are removed from the oldest on, also while they are listed.
+        if (gone == std::errc::no_such_file_or_directory) continue;
         if (!found.segments.empty() && one.number != found.next_segment) {
             found.note(fmt::format("{}: {} files before it are missing", one.path.string(),
                                    one.number - found.next_segment));
         }
         found.next_segment = one.number + 1;
-        std::error_code ignored;
-        const std::uint64_t bytes = std::filesystem::file_size(one.path, ignored);
-        found.segments.push_back({.number = one.number, .bytes = ignored ? 0 : bytes});
+        found.segments.push_back({.number = one.number, .bytes = gone ? 0 : bytes});
         if (auto looked = look_at(one, found); !looked) return std::unexpected(looked.error());
     }
     if (auto checked = check_records(directory, found); !checked) {

@@ -30,7 +30,7 @@ struct Contents {
     bool empty = true;         // no segment could be read
     std::uint64_t newest = 0;  // segment that could be read
     std::uint64_t end = 0;     // of its last entry
-    bool ends_clear = true;    // nothing but reserved space follows there
+    std::uint64_t used = 0;    // of the same, with the damage behind that entry
     // Parts that cannot be read, for people: damage, or the last commit of a dead writer.
     std::vector<std::string> damaged;
     std::uint64_t lost = 0;  // records among them that were kept

@@ -83,10 +83,10 @@ Result<void> check_ring(const Contents& found, const LedgerRequest& request, boo
 
 // The reserved rest of the segment that was written last. Damage stays, as evidence.
 void cut_end(const std::filesystem::path& directory, Contents& found) {
-    if (found.segments.empty() || found.newest == 0 || !found.ends_clear) return;
+    if (found.segments.empty() || found.newest == 0) return;
     SegmentSize& last = found.segments.back();
     if (last.number != found.newest) return;
-    const std::uint64_t end = (found.end + block - 1) / block * block;
+    const std::uint64_t end = (found.used + block - 1) / block * block;
     if (end >= last.bytes) return;
     const auto path = segment_path(directory, last.number);
     if (truncate(path.c_str(), static_cast<off_t>(end)) == 0) last.bytes = end;
