@@ -36,7 +36,9 @@ class BlockBuffer {
     }
     // Zeros up to a multiple of a block.
     void pad() {
-        const std::uint64_t more = (block - used_ % block) % block;
+        // A chunk with marks alone has no memory.
+        if (used_ % block == 0) return;
+        const std::uint64_t more = block - used_ % block;
         std::memset(grow(more), 0, more);
     }
 

@@ -2,6 +2,7 @@
 
 #include <fstream>
 
+#include "chunk.hpp"
 #include "ledgers.hpp"
 #include "recording_layout.hpp"
 #include "xxh3.hpp"
@@ -428,4 +429,15 @@ TEST_CASE("ledger: a directory is of one ring, one stash and one version") {
         REQUIRE_FALSE(stash.has_value());
         CHECK(stash.error().code == Errc::abi_mismatch);
     }
+}
+
+TEST_CASE("ledger: a chunk of marks alone, which has no memory, is padded to nothing") {
+    ledger::BlockBuffer buffer;
+    buffer.pad();
+    CHECK(buffer.used() == 0);
+    buffer.grow(1);
+    buffer.pad();
+    CHECK(buffer.used() == ledger::block);
+    buffer.pad();
+    CHECK(buffer.used() == ledger::block);
 }
