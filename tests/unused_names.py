@@ -29,6 +29,7 @@ UNCALLED = {
     "python/rollring": {
         "action_*": "Textual calls it by its key",
         "on_*": "Textual calls it by its event",
+        "render_line": "Textual calls it for each line of a widget",
         "check_health": "TRL calls it",
         "init_weight_transfer": "TRL calls it",
         "update_model_version": "TRL calls it",

@@ -17,7 +17,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         prog="rollring top",
         description="Show a live page of a ring: lanes, groups, versions, engines.",
         epilog="Keys: q quits, p pauses, s sorts the table, tab selects the next table, "
-        "enter shows the members of the selected group and their text, or explains a worker.",
+        "arrows, j and k select a row, enter shows a group's members and their text, or explains "
+        "a worker.",
     )
     parser.add_argument("name", metavar="NAME", help="name of the ring, which may not exist yet")
     parser.add_argument(
@@ -32,9 +33,26 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         metavar="PATH",
         help="tokenizer.json, or its folder: shows text in place of token IDs",
     )
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=1000,
+        metavar="GROUPS",
+        help="groups that can be opened after the trainer has taken them (default: 1000)",
+    )
+    parser.add_argument(
+        "--keep-bytes",
+        type=int,
+        default=512 << 20,
+        metavar="BYTES",
+        help="their bytes at most (default: 512 MiB)",
+    )
     options = parser.parse_args(arguments)
     if not 0.05 <= options.every <= 3600:
         parser.error("--every: give 0.05 to 3600 seconds")
+    for name in ("keep", "keep_bytes"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')}: give at least 1")
     return options
 
 
@@ -64,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2 if isinstance(error, rr.errors.InvalidArgumentError) else 1
     from ._page import Page
 
-    page = Page(options.name, options.every, tokenizer)
+    page = Page(options.name, options.every, tokenizer, options.keep, options.keep_bytes)
     try:
         page.run()
     finally:

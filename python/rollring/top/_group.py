@@ -1,190 +1,214 @@
-"""A group of the page: its members with their rewards, and the text of each.
-
-The records come through a tap, which opens with this screen and closes with it.
-"""
+"""A group of the page: its members with their rewards, and the text of one of them."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from textual.coordinate import Coordinate
+from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
-from ..errors import RollringError
-from ..view._answers import Answers
-from ..view._groups import Groups
-from ..view._sources import RingSource
 from ..view._text import Tokenizer
-
-KEPT_BYTES = 512 << 20  # of the group's records
-SHOWN_TOKENS = 2048  # of a member, at once
-
-Key = tuple[int, int]
-
-
-class GroupRecords:
-    """The records of one group of a ring, as far as they are in memory."""
-
-    def __init__(self, ring: str, key: Key, tokenizer: Tokenizer | None) -> None:
-        self._source = RingSource(ring, Groups(1, KEPT_BYTES), only=key)
-        self._answers = Answers(self._source, tokenizer)
-
-    def start(self) -> None:
-        self._source.start()
-
-    def close(self) -> None:
-        self._source.close()
-
-    def members(self) -> list[dict[str, Any]]:
-        """Of the group, in order; empty until the first of its records was seen."""
-        groups = self._source.groups.all()
-        if not groups:
-            return []
-        found: list[dict[str, Any]] = self._answers.group({"group": groups[-1].name})["members"]
-        return found
-
-    def text(self, member: int, sequence: int, begin: int) -> tuple[str, int, int]:
-        """Tokens from ``begin`` on, the place after them, and the sequence's number of tokens."""
-        (group,) = self._source.groups.all()
-        where = {"group": group.name, "member": str(member), "sequence": str(sequence)}
-        part = self._answers.slice(where | {"from": str(begin), "to": str(begin + SHOWN_TOKENS)})
-        texts = part["texts"]
-        text = " ".join(map(str, part["ids"])) if texts is None else "".join(texts)
-        return plain_text(text), part["to"], part["tokens"]
+from ._kept import Kept, Row
+from ._looks import explained
+from ._members import COLUMNS, GONE, MemberRow, member_rows
+from ._pane import TextPane
+from ._plain import plain_lines
+from ._wrap import Pieces
 
 
-def plain_text(text: str) -> str:
-    """Without characters that a terminal obeys."""
-    return "".join(
-        one
-        if one.isprintable() or one in "\n\t"
-        else f"\N{MATHEMATICAL LEFT ANGLE BRACKET}"
-        f"{ord(one):04x}\N{MATHEMATICAL RIGHT ANGLE BRACKET}"
-        for one in text
-    )
+class Reading(NamedTuple):
+    """The record whose text is shown. No other record has its serial."""
+
+    member: int
+    sequence: int
+    serial: int
 
 
-def number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+class Members(DataTable[Text], can_focus=False):
+    """The screen has the keys, so that all of them work wherever one looks."""
 
 
-def member_cells(member: dict[str, Any]) -> list[str]:
-    low, high = member["version"]
-    version = "" if low is None or low < 0 else str(low) if low == high else f"{low} to {high}"
-    return [
-        str(member["number"]),
-        number(member["reward"]),
-        number(member["advantage"]),
-        f"{member['tokens']:,}",
-        member["status"],
-        version,
-        plain_text(member["producer"])[:20],
-        plain_text(member["preview"]).replace("\n", " ")[:60],
-    ]
-
-
-class MemberScreen(ModalScreen[None]):
-    """The tokens of a member, a part at a time."""
-
+class GroupScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q", "dismiss", "Back"),
-        Binding("n", "turn(1)", "Next part"),
-        Binding("p", "turn(-1)", "Part before"),
-        Binding("s", "sequence", "Next sequence"),
+        Binding("down,j", "member(1)", "Next member"),
+        Binding("up,k", "member(-1)", "Member before", show=False),
+        Binding("space,pagedown", "page(1)", "Page on"),
+        Binding("pageup", "page(-1)", "Page back", show=False),
+        Binding("home", "end_of_text(-1)", "Beginning", show=False),
+        Binding("end", "end_of_text(1)", "End", show=False),
+        Binding("n", "turn(1)", "Next turn"),
+        Binding("p", "turn(-1)", "Turn before", show=False),
+        Binding("s", "sequence", "Sequence"),
+        Binding("enter", "alone", "Text alone"),
+        Binding("escape,q,backspace", "back", "Back", key_display="esc"),
     ]
+    CSS = """
+    #explanation { height: auto; max-height: 9; padding: 0 1; }
+    #members { height: auto; max-height: 40%; border-top: solid $primary; }
+    """
 
-    def __init__(self, records: GroupRecords, member: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        kept: Kept,
+        row: Row,
+        latest: Callable[[], Row | None],
+        tokenizer: Tokenizer | None,
+        every: float,
+    ) -> None:
         super().__init__()
-        self.records, self.member = records, member["number"]
-        self.sequences: list[int] = member["sequences"]
-        self.at = len(self.sequences) - 1
-        self.begin = 0
+        self.kept, self.row, self.latest = kept, row, latest
+        self.tokenizer, self.every = tokenizer, every
+        self.name_kept = ""
+        self.alone = False  # the text, without the members
+        self.shown: list[MemberRow] = []
+        self.reading: Reading | None = None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(id="opened"):
-            yield Static(id="text")
+        yield Static(id="explanation")
+        yield Members(cursor_type="row", zebra_stripes=True, id="members")
+        yield TextPane(id="text")
         yield Footer()
 
     def on_mount(self) -> None:
-        self.query_one("#opened").focus()
-        self.show()
-
-    def action_turn(self, parts: int) -> None:
-        self.show(self.begin + parts * SHOWN_TOKENS)
-
-    def action_sequence(self) -> None:
-        self.at = (self.at + 1) % len(self.sequences)
-        self.show()
-
-    def show(self, begin: int = 0) -> None:
-        sequence = self.sequences[self.at]
-        try:
-            text, end, count = self.records.text(self.member, sequence, max(0, begin))
-        except RollringError as error:  # replaced by a later attempt
-            text, end, count = str(error), 0, 0
-        if begin >= count > 0:
-            return
-        self.begin = max(0, begin)
-        self.query_one("#text", Static).update(Text(text))
-        opened = self.query_one("#opened")
-        whose = f"member {self.member}"
-        if len(self.sequences) > 1:
-            whose += f", sequence {sequence} of {', '.join(map(str, self.sequences))}"
-        opened.border_title = f"{whose}: tokens {self.begin:,} to {end:,} of {count:,}"
-        opened.scroll_home(animate=False)
-
-
-class GroupScreen(ModalScreen[None]):
-    """The reason for which a group waits, and its members."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close")]
-    COLUMNS = ("member", "reward", "advantage", "tokens", "status", "version", "from", "begins")
-
-    def __init__(self, text: str, records: GroupRecords, every: float) -> None:
-        super().__init__()
-        self.text, self.records, self.every = text, records, every
-        self.shown: list[dict[str, Any]] = []
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(id="explanation"):
-            yield Static(Text(self.text))
-            table: DataTable[Text] = DataTable(cursor_type="row", id="members")
-            yield table
-        yield Footer()
-
-    def on_mount(self) -> None:
-        table = self.table()
-        table.add_columns(*self.COLUMNS)
-        table.border_subtitle = "enter: the member's text"
-        table.focus()
-        self.records.start()
+        self.table().add_columns(*COLUMNS)
         self.set_interval(self.every, self.draw)
         self.draw()
 
     def on_unmount(self) -> None:
-        self.records.close()
+        self.kept.hold("")
 
-    def table(self) -> DataTable[Text]:
-        return self.query_one("#members", DataTable)
+    def table(self) -> Members:
+        return self.query_one("#members", Members)
+
+    def pane(self) -> TextPane:
+        return self.query_one("#text", TextPane)
 
     def draw(self) -> None:
-        members = self.records.members()
-        if members == self.shown:
-            return
-        self.shown = members
+        """Shows the group as it is now."""
+        latest = self.latest()
+        self.row = latest if latest is not None else self.row | {"state": GONE, "missing": []}
+        if self.row["kept"] != self.name_kept:
+            self.name_kept = self.row["kept"]
+            self.kept.hold(self.name_kept)
+        groups = self.kept.groups
+        with groups.lock:
+            rows = member_rows(groups.get(self.name_kept), self.row)
+        self.query_one("#explanation", Static).update(Text(plain_lines(explained(self.row))))
+        self._fill(rows)
+        self.read()
+
+    def _fill(self, rows: list[MemberRow]) -> None:
         table = self.table()
-        at = table.cursor_row
+        before, self.shown = self.shown, rows
+        if [one.number for one in before] == [one.number for one in rows]:
+            for at, (old, new) in enumerate(zip(before, rows, strict=True)):
+                for column, cell in enumerate(new.cells):
+                    if cell != old.cells[column]:
+                        table.update_cell_at(Coordinate(at, column), Text(cell), update_width=True)
+            return
+        selected = before[table.cursor_row].number if before else None
         table.clear()
-        for member in members:
-            table.add_row(*map(Text, member_cells(member)), key=str(member["number"]))
-        table.move_cursor(row=at)
+        for row in rows:
+            table.add_row(*map(Text, row.cells))
+        numbers = [one.number for one in rows]
+        if selected in numbers:
+            table.move_cursor(row=numbers.index(selected))
+
+    def selected(self) -> MemberRow | None:
+        at = self.table().cursor_row
+        return self.shown[at] if 0 <= at < len(self.shown) else None
+
+    def read(self, wanted: int | None = None) -> None:
+        """Shows the selected member's text: of the sequence that is read, or is wanted now."""
+        member, pane = self.selected(), self.pane()
+        if member is None or not member.sequences:
+            self.reading = None
+            pane.say(absence(member), f"member {member.number}" if member is not None else "")
+            return
+        there = sorted(member.sequences)
+        old = self.reading if self.reading and self.reading.member == member.number else None
+        sequence = there[-1] if old is None else old.sequence
+        if wanted is not None:
+            sequence = wanted
+        whose = f"member {member.number}"
+        if len(there) > 1:
+            whose += f", sequence {sequence} of {', '.join(map(str, there))}"
+        rollout = member.sequences.get(sequence)
+        if old is not None and wanted is None:
+            if rollout is None or rollout.serial != old.serial:
+                by = f"attempt {member.attempt}"
+                pane.say(f"this record is gone: {by} has taken its place (s shows it)", whose)
+            else:
+                pane.name_it(whose)
+        elif rollout is not None:
+            self.reading = Reading(member.number, sequence, rollout.serial)
+            pane.show(Pieces(rollout, self.tokenizer), whose)
+
+    def action_member(self, step: int) -> None:
+        if self.alone:
+            self.pane().line(step)
+            return
+        table = self.table()
+        table.move_cursor(row=min(max(0, table.cursor_row + step), max(0, len(self.shown) - 1)))
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        event.stop()
+        member = self.selected()  # rows may have moved since the event was sent
+        if self.reading is None or member is None or self.reading.member != member.number:
+            self.read()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         event.stop()
-        wanted = int(str(event.row_key.value))
-        member = next(one for one in self.shown if one["number"] == wanted)
-        self.app.push_screen(MemberScreen(self.records, member))
+
+    def action_page(self, pages: int) -> None:
+        self.pane().page(pages)
+
+    def action_end_of_text(self, end: int) -> None:
+        if end > 0:
+            self.pane().end()
+        else:
+            self.pane().home()
+
+    def action_turn(self, step: int) -> None:
+        self.pane().turn(step)
+
+    def action_sequence(self) -> None:
+        """The next one, or the record that has taken the place of the one that was read."""
+        member = self.selected()
+        if member is None or not member.sequences:
+            return
+        there = sorted(member.sequences)
+        old = self.reading
+        if old is None or old.sequence not in there:
+            self.read(there[-1])
+        elif member.sequences[old.sequence].serial != old.serial:
+            self.read(old.sequence)
+        else:
+            self.read(there[(there.index(old.sequence) + 1) % len(there)])
+
+    def action_alone(self) -> None:
+        self.alone = not self.alone
+        self.table().display = self.query_one("#explanation").display = not self.alone
+
+    def action_back(self) -> None:
+        if self.alone:
+            self.action_alone()
+        else:
+            self.dismiss()
+
+
+def absence(member: MemberRow | None) -> str:
+    """Why there is no text of it."""
+    if member is None:
+        return "no record of this group was read yet"
+    why = member.cells[COLUMNS.index("status")]
+    if why == "missing":
+        return "it has not come yet"
+    if why == GONE:
+        return "gone: it was released before this page came to it, or it never came"
+    return "not read yet"

@@ -83,6 +83,10 @@ def explained(group: dict[str, Any]) -> str:
         lines.append(f"waiting for {waits}")
     elif state == "ready":
         lines.append("complete: waiting for a batch")
+    elif state == "finished":
+        lines.append("no stash holds it (any more)")
+    elif state == "gone":
+        lines.append("no stash holds it, and the page does not keep it")
     else:
         lines.append("in a batch: being trained on")
     for producer in group["producers"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
+import signal
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -18,8 +20,10 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
 from ..view._text import Tokenizer
-from ._group import GroupRecords, GroupScreen
-from ._looks import Look, asked, explained, look_at, short, size, span, tokens_per_second
+from ._group import GroupScreen
+from ._kept import KEEP, KEEP_BYTES, Kept
+from ._looks import Look, asked, look_at, short, size, span, tokens_per_second
+from ._plain import plain_line, plain_lines
 
 ROWS = 200  # of a table, the first ones in its order
 CURVE = 120  # looks that the curve remembers
@@ -44,7 +48,7 @@ class Explanation(ModalScreen[None]):
     """The requests of a worker."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q", "dismiss", "Close"),
+        Binding("escape,enter,q,backspace", "dismiss", "Close", key_display="esc"),
     ]
 
     def __init__(self, text: str) -> None:
@@ -52,7 +56,7 @@ class Explanation(ModalScreen[None]):
         self.text = text
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(self.text), id="explanation")
+        yield Static(Text(plain_lines(self.text)), id="explanation")
         yield Footer()
 
 
@@ -62,6 +66,8 @@ class Table(DataTable[Text]):
     # Here, for those of the screen and of DataTable are not shown in the footer.
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "app.focus_next", "Next table"),
+        Binding("j", "cursor_down", show=False),
+        Binding("k", "cursor_up", show=False),
     ]
 
     def __init__(self, title: str, columns: list[str], orders: list[Order], **options: Any) -> None:
@@ -82,7 +88,7 @@ class Table(DataTable[Text]):
         self.shown = {one: rows[one] for one in there}
         self.clear()
         for one in there:
-            self.add_row(*(Text(cell) for cell in cells(rows[one])), key=one)
+            self.add_row(*(Text(plain_line(cell)) for cell in cells(rows[one])), key=one)
         if at and at[0] in self.shown:
             self.move_cursor(row=there.index(at[0]))
         more = f", the first {ROWS}" if len(rows) > ROWS else ""
@@ -122,6 +128,12 @@ def group_cells(group: Row) -> list[str]:
     ]
 
 
+def time_unchanged(group: Row) -> tuple[bool, float]:
+    """The groups that wait longest first; then the latest of the finished ones."""
+    seconds, finished = group["unchanged_s"] or 0, group["state"] == "finished"
+    return finished, seconds if finished else -seconds
+
+
 def worker_cells(worker: Row) -> list[str]:
     return [
         str(worker["seat"]),
@@ -156,10 +168,9 @@ class Page(App[None]):
     #curve { width: 1fr; height: 2; }
     Table { height: 1fr; border-top: solid $primary; }
     #workers, #engines { height: auto; max-height: 6; }
-    Explanation, GroupScreen, MemberScreen { align: center middle; }
-    #explanation, #opened { width: 90%; max-height: 85%; height: auto; border: round $primary;
+    Explanation { align: center middle; }
+    Explanation #explanation { width: 90%; max-height: 85%; height: auto; border: round $primary;
         padding: 0 1; background: $surface; }
-    #members { height: auto; max-height: 24; margin: 1 0 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
@@ -168,9 +179,18 @@ class Page(App[None]):
         Binding("s", "sort", "Sort"),
     ]
 
-    def __init__(self, name: str, every: float = 1.0, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        every: float = 1.0,
+        tokenizer: Tokenizer | None = None,
+        keep: int = KEEP,
+        keep_bytes: int = KEEP_BYTES,
+    ) -> None:
         super().__init__()
         self.ring_name, self.every, self.tokenizer = name, every, tokenizer
+        self.kept = Kept(name, keep, keep_bytes)
+        self.groups: dict[str, Row] = {}
         self.paused = self.looking = False
         self.last: Look | None = None
         self.rates: dict[int, float] = {}
@@ -196,7 +216,7 @@ class Page(App[None]):
             "groups",
             ["group", "state", "there", "unchanged", "missing", "from"],
             [
-                ("time unchanged", lambda group: -(group["unchanged_s"] or 0)),
+                ("time unchanged", time_unchanged),
                 ("name", lambda group: group["instance_id"]),
                 ("members there", lambda group: -group["complete"]),
                 ("state", lambda group: group["state"]),
@@ -227,8 +247,18 @@ class Page(App[None]):
     def on_mount(self) -> None:
         self.query_one("#groups").border_subtitle = "enter: members"
         self.query_one("#workers").border_subtitle = "enter: explain"
+        if not self.is_headless:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.terminate)
+        self.kept.start()
         self.set_interval(self.every, self.look)
         self.look()
+
+    def on_unmount(self) -> None:
+        self.kept.close()
+
+    def terminate(self) -> None:
+        """As the signal would, but with the terminal as it was."""
+        self.exit(return_code=128 + signal.SIGTERM)
 
     def action_interrupt(self) -> None:
         self.exit(return_code=130)
@@ -254,6 +284,7 @@ class Page(App[None]):
         if self.rates:
             self.history.append(sum(self.rates.values()))
         self.last = found
+        self.groups = self.kept.rows(found)
         self.draw()
 
     def draw(self) -> None:
@@ -261,7 +292,8 @@ class Page(App[None]):
         # A look that comes back while the page is taken down finds nothing to draw on.
         if self.last is None or not self.query("#facts"):
             return
-        self.query_one("#facts", Static).update(Text(facts_of(self.ring_name, self.last)))
+        facts = plain_lines(facts_of(self.ring_name, self.last))
+        self.query_one("#facts", Static).update(Text(facts))
         rate = f"{short(sum(self.rates.values()))} tokens/s"
         self.query_one("#rate", Static).update(Text(rate + ("\nPAUSED" if self.paused else "")))
         self.query_one("#curve", Sparkline).data = list(self.history)
@@ -270,8 +302,7 @@ class Page(App[None]):
             for lane in self.last.lanes
         }
         self.query_one("#lanes", Table).show(lanes, lane_cells)
-        groups = {str(group["key"]): group for group in self.last.groups}
-        self.query_one("#groups", Table).show(groups, group_cells)
+        self.query_one("#groups", Table).show(self.groups, group_cells)
         workers = {str(worker["seat"]): worker for worker in self.last.requests.get("workers", [])}
         table = self.query_one("#workers", Table)
         table.display = bool(workers)
@@ -300,8 +331,12 @@ class Page(App[None]):
             return
         row = table.shown.get(str(event.row_key.value))
         if row is not None and table.id == "groups":
-            records = GroupRecords(self.ring_name, tuple(row["key"]), self.tokenizer)
-            self.push_screen(GroupScreen(explained(row), records, self.every))
+            name = str(event.row_key.value)
+            self.push_screen(
+                GroupScreen(
+                    self.kept, row, lambda: self.groups.get(name), self.tokenizer, self.every
+                )
+            )
         elif row is not None and table.id == "workers":
             self.push_screen(Explanation(asked(row, self.last.requests["under_way"])))
 

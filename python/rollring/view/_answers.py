@@ -172,7 +172,7 @@ class Answers:
             advantage = dict(zip(sorted(group.members), group.advantages(), strict=True))
             sequences = sorted(member.sequences)
         columns = rollout.per_token()
-        runs = _runs(rollout)
+        runs = rollout.turns()
         ranges = {
             name: [float(finite.min()), float(finite.max())]
             for name, column in columns.items()
@@ -243,20 +243,6 @@ def _whole(query: Query, name: str, otherwise: int | None = None) -> int:
 def _lower(text: str) -> str:
     """By characters: a token's text becomes the same as it does within the whole text."""
     return text.lower() if text.isascii() else "".join(map(str.lower, text))
-
-
-def _runs(rollout: Rollout) -> list[tuple[int, int, int]]:
-    """Runs [from, to) of equal loss mask: text that was given, and text that was generated."""
-    count = len(rollout.ids)
-    if count == 0:
-        return []
-    mask = rollout.columns.get("loss_mask")
-    if not isinstance(mask, np.ndarray) or len(mask) != count:
-        begin = min(int(rollout.fields["n_prompt"] or 0), count)
-        parts = [(0, begin, 0), (begin, count, 1)]
-        return [part for part in parts if part[0] < part[1]]
-    edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), count]
-    return [(begin, end, int(mask[begin])) for begin, end in zip(edges, edges[1:], strict=False)]
 
 
 def _described(value: Any) -> str:

@@ -210,6 +210,7 @@ class Groups:
         self.dropped = 0  # groups that were kept and left
         self.nbytes = 0
         self.latest_version = -1
+        self.held = ""  # name of a group that stays while others go
         self.members: deque[tuple[float, float | None, int, int]] = deque(maxlen=HISTORY)
         self.ended: deque[tuple[int, bool]] = deque(maxlen=HISTORY)  # number of a group, flat?
         self._keep, self._keep_bytes = keep, keep_bytes
@@ -266,7 +267,9 @@ class Groups:
         """The oldest complete group goes first: an open one is still to be watched."""
         while len(self._groups) > self._keep or self.nbytes > self._keep_bytes:
             oldest = chain(self._complete.values(), self._groups.values())
-            victim = next((one for one in oldest if one is not latest), None)
+            victim = next(
+                (one for one in oldest if one is not latest and one.name != self.held), None
+            )
             if victim is None:
                 return
             del self._groups[victim.name]

@@ -55,6 +55,7 @@ class Rollout:
     lane: int = -1
     key: tuple[int, int] | None = None  # of its group in a stash
     ring: int = 0  # its ID, which another ring of this name does not have
+    committed_ns: int = 0  # CLOCK_MONOTONIC; 0: it is not known
     serial: int = field(default_factory=count(1).__next__)  # no other one of this process has it
 
     @property
@@ -127,6 +128,21 @@ class Rollout:
             found["policy_version"] = versions
         return found
 
+    def turns(self) -> list[tuple[int, int, int]]:
+        """Runs [from, to) of equal loss mask: text that was given, and text that was generated."""
+        count = len(self.ids)
+        if count == 0:
+            return []
+        mask = self.columns.get("loss_mask")
+        if not isinstance(mask, np.ndarray) or len(mask) != count:
+            begin = min(int(self.fields["n_prompt"] or 0), count)
+            parts = [(0, begin, 0), (begin, count, 1)]
+            return [part for part in parts if part[0] < part[1]]
+        edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), count]
+        return [
+            (begin, end, int(mask[begin])) for begin, end in zip(edges, edges[1:], strict=False)
+        ]
+
 
 def plain(value: Any) -> Any:
     """As JSON has it, which has neither NaN nor infinity."""
@@ -162,6 +178,7 @@ def of_ring(record: TappedRecord, ring: int) -> Rollout:
         record.lane,
         record.key,
         ring,
+        record.committed_ns,
     )
 
 

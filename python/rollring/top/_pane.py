@@ -1,0 +1,167 @@
+"""A member's text, of any length: the widget lays out the visible lines, and a few pages more."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from ._plain import plain_line
+from ._wrap import Pieces, Wrapped
+
+SLICE_S = 0.008  # of work between two looks at the keys
+AHEAD = 2  # pages
+BAR = "\N{BOX DRAWINGS HEAVY VERTICAL} "
+GIVEN, TRAINED = Style(dim=True), Style(color="green")
+
+
+class TextPane(ScrollView, can_focus=False):
+    """Lines of tokens, or a message in their place."""
+
+    DEFAULT_CSS = """
+    TextPane { height: 1fr; scrollbar-size: 0 0; border-top: solid $primary; }
+    """
+
+    def __init__(self, **options: str) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self._tokens: Pieces | None = None
+        self._wrapped: Wrapped | None = None
+        self._whose = self._message = ""
+        self._goal: int | None = None  # a token that is to be the first one shown
+        self._busy = False
+
+    def show(self, tokens: Pieces, whose: str) -> None:
+        self._tokens, self._message = tokens, ""
+        self.name_it(whose)
+        self._lay_out()
+
+    def say(self, message: str, whose: str) -> None:
+        if (message, whose) == (self._message, self._whose):
+            return
+        self._tokens = self._wrapped = self._goal = None
+        self._message = plain_line(message)
+        self.virtual_size = Size(self.size.width, 1)
+        self.name_it(whose)
+        self.scroll_home(animate=False)
+        self.refresh()
+
+    def name_it(self, whose: str) -> None:
+        self._whose = whose
+        self._title()
+
+    def page(self, pages: int) -> None:
+        self._goal = None
+        self.scroll_relative(y=pages * max(1, self.size.height - 1), animate=False)
+
+    def line(self, lines: int) -> None:
+        self._goal = None
+        self.scroll_relative(y=lines, animate=False)
+
+    def turn(self, step: int) -> None:
+        if self._tokens is not None and self._wrapped is not None:
+            top = self._goal if self._goal is not None else self._top_token()
+            token = self._tokens.turn_from(top, step)
+            if token is not None:
+                self._go_to(token)
+
+    def home(self) -> None:
+        self._go_to(0)
+
+    def end(self) -> None:
+        if self._tokens is not None:
+            self._go_to(len(self._tokens))
+
+    def on_resize(self, event: events.Resize) -> None:
+        width = self.size.width - len(BAR)
+        if self._tokens is not None and (self._wrapped is None or self._wrapped.width != width):
+            top = self._goal if self._goal is not None else self._top_token()
+            self._lay_out(top)
+        else:
+            self._work()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._work()
+
+    def _lay_out(self, goal: int = 0) -> None:
+        if self._tokens is None or self.size.width == 0:  # its size is told later
+            return
+        self._wrapped = Wrapped(self._tokens, self.size.width - len(BAR))
+        self._goal = None
+        self.virtual_size = Size(self.size.width, 0)
+        self.scroll_to(y=0, animate=False, force=True, immediate=True)
+        self._go_to(goal)
+
+    def _go_to(self, token: int) -> None:
+        self._goal = token
+        self._work()
+
+    def _wants_more(self) -> bool:
+        laid = self._wrapped
+        if laid is None or laid.complete:
+            return False
+        if self._goal is not None and laid.done <= self._goal:
+            return True
+        wanted = self.scroll_offset.y + (AHEAD + 1) * self.size.height
+        if self._goal is not None:
+            wanted = laid.line_of(self._goal) + (AHEAD + 1) * self.size.height
+        return len(laid.lines) < wanted
+
+    def _work(self) -> None:
+        """A slice of it; the rest comes after the keys that were pressed meanwhile."""
+        laid = self._wrapped
+        if self._busy or laid is None:
+            return
+        self._busy = True
+        end = perf_counter() + SLICE_S
+        while self._wants_more() and perf_counter() < end:
+            laid.more()
+        more = self._wants_more()
+        self.virtual_size = Size(self.size.width, len(laid.lines))
+        if self._goal is not None and not more:
+            line, self._goal = laid.line_of(self._goal), None
+            self.scroll_to(y=line, animate=False, force=True, immediate=True)
+        self._title()
+        self.refresh()
+        self._busy = False
+        if more:
+            self.set_timer(0.001, self._work)
+
+    def _top_token(self) -> int:
+        lines = self._wrapped.lines if self._wrapped is not None else []
+        at = self.scroll_offset.y
+        return lines[at].token if at < len(lines) else 0
+
+    def _title(self) -> None:
+        laid = self._wrapped
+        if self._tokens is None or laid is None:
+            self.border_title = self._whose
+            return
+        count = len(self._tokens)
+        below = self.scroll_offset.y + self.size.height
+        end = laid.lines[below].token if below < len(laid.lines) else laid.done
+        self.border_title = f"{self._whose}: tokens {self._top_token():,} to {end:,} of {count:,}"
+        if self._goal is not None and not laid.complete:
+            self.border_title += f", decoding, {100 * laid.done // max(1, count)} %"
+
+    def render_line(self, y: int) -> Strip:
+        width, base = self.size.width, self.rich_style
+        at = self.scroll_offset.y + y
+        lines = self._wrapped.lines if self._wrapped is not None else []
+        if self._message:
+            return Strip([Segment(self._message if y == 0 else "", base)]).adjust_cell_length(
+                width, base
+            )
+        if at >= len(lines):
+            return Strip.blank(width, base)
+        line = lines[at]
+        style = base + (TRAINED if line.trained else GIVEN)
+        bar = BAR if line.trained else " " * len(BAR)
+        return Strip([Segment(bar, style), Segment(line.text, style)]).adjust_cell_length(
+            width, base
+        )
