@@ -3,6 +3,7 @@
 // kinds. A segment begins with an entry `ring`. A commit begins at a multiple of 4096 bytes, and
 // zeros fill the rest of the commit before it.
 
+#include <bit>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -31,10 +32,10 @@ enum class Kind : std::uint32_t {
 };
 
 constexpr recording::Kind stored(Kind kind) {
-    return static_cast<recording::Kind>(kind);
+    return std::bit_cast<recording::Kind>(kind);
 }
 constexpr Kind kind_of(const EntryHeader& entry) {
-    return static_cast<Kind>(entry.kind);
+    return std::bit_cast<Kind>(entry.kind);
 }
 
 // In front of a record: its identity, in the ring that it came from first.

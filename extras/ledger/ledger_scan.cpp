@@ -66,14 +66,14 @@ Result<std::uint64_t> SegmentScan::skip_to_entry(std::uint64_t offset, std::uint
             if (zeros) return next_block;
         }
     }
-    const auto next = file_->find_entry(offset, bytes);
+    auto next = file_->find_entry(offset, bytes);
     if (!next) return next;
     if (*next < bytes) {
         found_->note(
             fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, *next));
         return next;
     }
-    const auto end = end_of_bytes(offset, bytes);
+    auto end = end_of_bytes(offset, bytes);
     if (!end) return end;
     if (*end != offset) note_cut(offset, *end);
     return next;

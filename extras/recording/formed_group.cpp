@@ -58,6 +58,7 @@ Result<FormedGroup> FormedGroup::of(std::span<const TrajectoryView* const> recor
     }
     const std::vector<Member> members = members_of(records);
     std::vector<double> rewards;
+    rewards.reserve(members.size());
     for (const Member& member : members) rewards.push_back(reward_of(member));
     std::vector<double> advantages(rewards.size());
     group_advantages(rewards, formula, advantages);

@@ -17,6 +17,7 @@ class RequestPages {
     static Result<RequestPages> attach(std::string_view ring, Deadline deadline, Bodies bodies);
 
     [[nodiscard]] int fd() const { return object_.fd(); }
+    // NOLINTNEXTLINE(clang-analyzer-core.uninitialized.UndefReturn): it loses sight of a move
     [[nodiscard]] std::uint32_t count() const { return geometry_.places; }
     [[nodiscard]] std::uint64_t body_bytes() const { return geometry_.body_bytes; }
 

@@ -117,8 +117,10 @@ ROLLRING_AVX512 std::uint32_t find_by_vectors(const std::byte* live, const std::
             Vector<Element>::put(to.value + found, mask, incoming);
             found += static_cast<std::uint32_t>(_mm_popcnt_u64(mask));
         }
+        // NOLINTBEGIN(portability-simd-intrinsics): there is no portable form of those above
         low = _mm512_add_epi16(low, step);
         if constexpr (lanes == 64) high = _mm512_add_epi16(high, step);
+        // NOLINTEND(portability-simd-intrinsics)
     }
     const std::size_t at = std::size_t{i} * sizeof(Element);
     return found + find_each(live + at, next + at, elements - i,
