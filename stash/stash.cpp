@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "fault_point.hpp"
-#include "receipt.hpp"
 #include "stash_impl.hpp"
 #include "turn.hpp"
 
@@ -231,49 +230,7 @@ void Stash::Impl::fail_orphans(Turn& turn) {
     orphans.clear();
 }
 
-Result<std::uint64_t> Stash::Impl::settle(std::string_view receipt, std::int64_t step) {
-    if (auto usable = core.check_usable(); !usable) return std::unexpected(usable.error());
-    if (polled) {
-        return refused(Errc::invalid_argument,
-                       "settle receipts before the first next(): their records may be in "
-                       "another batch by now");
-    }
-    const auto named = read_receipt(receipt);
-    if (!named) return std::unexpected(named.error());
-    const bool ours = named->ring_id == core.map().ring_id();
-    if (!ours && ledger == nullptr) {
-        return refused(Errc::invalid_argument,
-                       "the receipt belongs to another ring: this one was created later");
-    }
-    if (ledger != nullptr) {
-        const auto settled = settle_in_ledger(*named);
-        if (!settled || !ours) return settled;
-    }
-    const std::vector<RecordRef> found = find_unreleased(named->entries, core.roster());
-    if (found.empty()) return std::uint64_t{0};
-    // A batch that was leased later may have been acknowledged before.
-    if (step >= 0) step = std::max(step, core.last_acked_step());
-    if (auto checked = core.check_step(step); !checked) return std::unexpected(checked.error());
-    // Their groups are finished, as after ack().
-    const std::int64_t now = monotonic_ns();
-    std::vector<GroupKey> keys;
-    for (const RecordRef& one : found) {
-        TrajectoryView view;
-        if (!core.view(one, view)) continue;
-        const GroupKey key = view.group_key();
-        if (std::ranges::find(keys, key) == keys.end()) keys.push_back(key);
-    }
-    shown.prepare_tombstones(keys, now);
-    auto released = core.release_all(found, step, false);
-    if (!released) return std::unexpected(released.error());
-    Turn turn(*this, now);
-    for (const GroupKey& key : keys) turn.groups().note_over(key, now);
-    turn.shows_account(true);
-    return found.size();
-}
-
-// Reads for a while, but stops once a batch is possible. Poll::empty if nothing came.
-Poll Stash::Impl::read(std::int64_t now_ns) {
+Poll Stash::Impl::read(std::int64_t now_ns, Reads reads) {
     polled = true;
     Poll got = Poll::record;
     bool came_any = false;
@@ -290,8 +247,8 @@ Poll Stash::Impl::read(std::int64_t now_ns) {
             came_any = true;
             admit(turn, number);
             shown.show_open_groups();  // an ended lane no longer announces groups
-        } while (--left > 0 && !(groups.may_cut() && backlog.was_read()) &&
-                 (ledger == nullptr || ledger->takes()));
+        } while (--left > 0 && !has_whole_batch() && (ledger == nullptr || ledger->takes()) &&
+                 !(reads == Reads::until_acked && ledger->ack_is_over()));
         if (came_any) standstill.note_came(now_ns);
     }
     if (got == Poll::empty) {
@@ -375,10 +332,16 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     for (;;) {
         const std::int64_t now = monotonic_ns();
         changed |= impl.tick(now);
-        const auto cuts = impl.ask_ledger(true, deadline);
-        if (cuts == Impl::Ledger::waited) continue;
-        if (cuts != Impl::Ledger::takes) return Impl::without_batch(cuts);
-        const auto [cut, looked] = impl.decide(now, blocked, changed);
+        // The disk may not have all of it yet, with Durable::record. The rest is read meanwhile.
+        const bool durable = impl.ledger == nullptr || impl.ledger->may_cut();
+        if (!durable && (blocked || impl.has_whole_batch())) {
+            const auto cuts = impl.ask_ledger(true, deadline);
+            if (cuts == Impl::Ledger::waited) continue;
+            if (cuts != Impl::Ledger::takes) return Impl::without_batch(cuts);
+            continue;
+        }
+        const auto [cut, looked] =
+            durable ? impl.decide(now, blocked, changed) : Impl::Decided{false, false};
         if (cut) {
             impl.standstill.note_cut();
             FAULT_POINT("cut.before_lease");
@@ -389,10 +352,10 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
         const auto reads = impl.ask_ledger(false, deadline);
         if (reads == Impl::Ledger::waited) continue;
         if (reads != Impl::Ledger::takes) return Impl::without_batch(reads);
-        const Poll got = impl.read(now);
+        const Poll got = impl.read(now, Impl::Reads::for_batch);
         if (got == Poll::closed) return NextBatch::closed;
         blocked = got == Poll::empty;
-        changed = blocked;
+        changed = blocked || (changed && !durable);
         if (impl.core.take_interrupt()) return NextBatch::timed_out;
         const bool late = monotonic_ns() >= deadline.at_ns;
         if (!blocked && late && ++turns_late == turns_late_max) return NextBatch::timed_out;
@@ -424,7 +387,7 @@ NextBatch Stash::rest(Batch& batch) {
     if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
     if (!impl_->core.usable()) return NextBatch::closed;
     if (impl_->ledger != nullptr && !impl_->ledger->problem().empty()) return NextBatch::closed;
-    if (impl_->ledger != nullptr && !impl_->ledger->may_cut()) return NextBatch::timed_out;
+    if (!impl_->wait_cut()) return NextBatch::timed_out;
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
     impl_->ship(batch, impl_);
     return NextBatch::batch;

@@ -70,7 +70,11 @@ struct Stash::Impl {
     // Ends all leases and gives the seat back. The memory stays mapped as long as a lease uses it.
     void close();
     static Impl& of(const Lease::State& lease) { return *static_cast<Impl*>(lease.stash.get()); }
-    Poll read(std::int64_t now_ns);
+    enum class Reads { for_batch, until_acked };
+    // Reads for a while, but stops once a batch is possible, or the acknowledgement is over.
+    // Poll::empty if nothing came.
+    Poll read(std::int64_t now_ns, Reads reads);
+    [[nodiscard]] bool has_whole_batch() const { return groups.may_cut() && backlog.was_read(); }
     Poll wait(Deadline until);
     struct Decided {
         bool cut;
@@ -97,6 +101,9 @@ struct Stash::Impl {
     // Whether a batch may be cut, or records read: waits a little for the ledger, if not.
     enum class Ledger { takes, waited, late, broken };
     [[nodiscard]] Ledger ask_ledger(bool cut, Deadline deadline);
+    // Waits until a batch may be cut. False: a disk that is full, late or broken.
+    [[nodiscard]] bool wait_cut();
+    [[nodiscard]] Result<void> wait_acked();
     [[nodiscard]] static NextBatch without_batch(Ledger ledger);
 };
 

@@ -15,6 +15,7 @@ constinit std::atomic<OpenStashLedger> open_stash_ledger = nullptr;
 namespace {
 
 constexpr std::int64_t look_every_ns = 20'000'000;  // while the ledger takes nothing
+constexpr std::int64_t acked_every_ms = 1;          // likewise, for records that came meanwhile
 
 std::string sizes_of(const Segment& segment) {
     const SegmentHeader& header = segment.header();
@@ -78,10 +79,25 @@ Result<void> Stash::Impl::note_in_ledger(std::span<const std::uint32_t> numbers,
     all.reserve(numbers.size());
     for (const std::uint32_t number : numbers) all.push_back(&records[number]);
     std::ranges::rotate(all, all.begin() + static_cast<std::ptrdiff_t>(marks));
-    if (!dropped) return ledger->before_ack(all, step);
-    for (const Record* one : all) ledger->dropped(*one);
-    ledger->end_turn();
-    return {};
+    if (dropped) {
+        for (const Record* one : all) ledger->dropped(*one);
+        ledger->end_turn();
+        return {};
+    }
+    ledger->begin_ack(all, step);
+    return wait_acked();
+}
+
+// Reads on meanwhile, up to the next batch: otherwise the disk would stand still from the end of
+// this acknowledgement until that batch has been read.
+Result<void> Stash::Impl::wait_acked() {
+    const Deadline patience = Deadline::after_ms(disk_patience_ms);
+    while (!ledger->ack_is_over() && !patience.passed()) {
+        const bool reads = ledger->takes() && !has_whole_batch();
+        if (reads && read(monotonic_ns(), Reads::until_acked) == Poll::record) continue;
+        ledger->wait(Deadline::after_ms(acked_every_ms));
+    }
+    return ledger->end_ack(Deadline::now());
 }
 
 Result<std::uint64_t> Stash::Impl::settle_in_ledger(const Receipt& receipt) const {
@@ -100,6 +116,15 @@ Stash::Impl::Ledger Stash::Impl::ask_ledger(bool cut, Deadline deadline) {
     if (now >= deadline.at_ns || core.take_interrupt()) return Ledger::late;
     ledger->wait(Deadline{std::min(deadline.at_ns, now + look_every_ns)});
     return Ledger::waited;
+}
+
+bool Stash::Impl::wait_cut() {
+    const Deadline patience = Deadline::after_ms(disk_patience_ms);
+    Ledger asked = Ledger::waited;
+    while (asked == Ledger::waited && (ledger == nullptr || !ledger->has_no_space())) {
+        asked = ask_ledger(true, patience);
+    }
+    return asked == Ledger::takes;
 }
 
 Result<std::uint64_t> Stash::checkpointed(std::int64_t step) {

@@ -20,6 +20,8 @@
 
 namespace rollring {
 
+inline constexpr std::int64_t disk_patience_ms = 60'000;
+
 // Names a record, with the id of its ring: the lane, epoch and sequence of its producer.
 struct RecordIdentity {
     std::uint32_t lane = 0;
@@ -50,11 +52,15 @@ class StashLedger {
     virtual void dropped(const Record& record) = 0;
     // Records that were read since the last call, and not dropped, are written now.
     virtual void end_turn() = 0;
-    // These records are about to be released, as trained on with this step. Waits until the ledger
-    // has all of them. After an error the batch stays leased.
-    [[nodiscard]] virtual Result<void> before_ack(std::span<const Record* const> records,
-                                                  std::int64_t step) = 0;
-    // Neither was acknowledged after all.
+    // These records are about to be released, as trained on with this step, once end_ack() has
+    // succeeded. Others may be read meanwhile.
+    virtual void begin_ack(std::span<const Record* const> records, std::int64_t step) = 0;
+    // Whether end_ack() need not wait.
+    [[nodiscard]] virtual bool ack_is_over() = 0;
+    // Waits until the ledger has all of it. After an error the batch stays leased. Errors:
+    // ledger_failed, timed_out.
+    [[nodiscard]] virtual Result<void> end_ack(Deadline deadline) = 0;
+    // None of them was acknowledged after all.
     virtual void ack_failed() = 0;
     // A checkpoint has them: they are never given again. The number of records that this is news
     // of; waits until it is durable.
@@ -68,6 +74,8 @@ class StashLedger {
     // none.
     [[nodiscard]] virtual std::int64_t settled_step() const = 0;
 
+    // Whether the disk is full: waiting alone does not help.
+    [[nodiscard]] virtual bool has_no_space() const = 0;
     // Why it is broken for good; empty while it is not.
     [[nodiscard]] virtual std::string problem() const = 0;
     // Why it takes no record now; empty if it does.

@@ -270,6 +270,11 @@ Result<void> LogWriter::wait_for(std::uint64_t ticket, Deadline deadline) {
     return {};
 }
 
+bool LogWriter::has(std::uint64_t ticket) const {
+    const std::scoped_lock held(guard_);
+    return durable_ >= ticket;
+}
+
 std::uint64_t LogWriter::bytes() const {
     const std::scoped_lock held(guard_);
     return file_bytes_;

@@ -30,8 +30,6 @@
 namespace rollring::ledger {
 
 // For one answer of the disk; a disk that takes longer has failed in all but name.
-inline constexpr std::int64_t disk_patience_ms = 60'000;
-inline constexpr std::int64_t look_every_ms = 20;  // while the disk is late
 
 struct LogPlan {
     std::filesystem::path directory;
@@ -87,6 +85,8 @@ class LogWriter {
     void wait(Deadline deadline);
     // Until the disk has everything up to this ticket. Errors: ledger_failed, timed_out.
     [[nodiscard]] Result<void> wait_for(std::uint64_t ticket, Deadline deadline);
+    // Whether the disk has everything up to this ticket.
+    [[nodiscard]] bool has(std::uint64_t ticket) const;
 
     [[nodiscard]] std::uint64_t bytes() const;            // of all segments
     [[nodiscard]] std::uint64_t current_segment() const;  // to which entries are added

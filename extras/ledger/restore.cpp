@@ -22,6 +22,7 @@
 #include "rollring/extras/parked.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/ring.hpp"
+#include "stash_ledger.hpp"
 
 namespace rollring {
 namespace ledger {

@@ -259,19 +259,13 @@ void RingLedger::end_turn() {
     for (const Mark& mark : marks_) log_.mark(mark);
     marks_.clear();
     ticket_ = log_.hand_over();
-    if (!waits_for_each_) return;
-    // A failure is shown by problem(). A disk that is full or late holds batches back: may_cut().
-    const Deadline patience = Deadline::after_ms(disk_patience_ms);
-    while (!log_.wait_for(ticket_, Deadline::after_ms(look_every_ms))) {
-        if (log_.has_no_space() || !log_.problem().empty() || patience.passed()) return;
-    }
 }
 
 bool RingLedger::may_cut() {
-    return !waits_for_each_ || log_.wait_for(ticket_, Deadline::now()).has_value();
+    return !waits_for_each_ || log_.has(ticket_);
 }
 
-Result<void> RingLedger::before_ack(std::span<const Record* const> records, std::int64_t step) {
+void RingLedger::begin_ack(std::span<const Record* const> records, std::int64_t step) {
     end_turn();
     acked_.clear();
     for (const Record* one : records) {
@@ -280,8 +274,11 @@ Result<void> RingLedger::before_ack(std::span<const Record* const> records, std:
     const std::uint64_t batch = book_.next_batch();
     append_numbers(Kind::acked, acked_, batch, step);
     book_.ack(batch, step, acked_);
-    ticket_ = log_.hand_over();
-    auto durable = log_.wait_for(ticket_, Deadline::after_ms(disk_patience_ms));
+    ack_ticket_ = ticket_ = log_.hand_over();
+}
+
+Result<void> RingLedger::end_ack(Deadline deadline) {
+    auto durable = log_.wait_for(ack_ticket_, deadline);
     if (!durable) ack_failed();
     return durable;
 }
@@ -353,7 +350,7 @@ void RingLedger::empty_oldest_segment() {
     if (oldest >= log_.current_segment() || oldest == unmovable_) return;
     if (!log_.should_empty(book_.load(oldest).bytes)) return;
     // The records must be in the file before they are read there.
-    if (!log_.wait_for(ticket_, Deadline::now())) return;
+    if (!log_.has(ticket_)) return;
     std::vector<std::uint64_t> numbers;
     std::uint64_t bytes = 0;
     for (const std::uint64_t number : book_.in_segment(oldest)) {

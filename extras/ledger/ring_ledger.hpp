@@ -33,14 +33,18 @@ class RingLedger : public StashLedger {
     [[nodiscard]] bool read(const Record& record) override;
     void dropped(const Record& record) override;
     void end_turn() override;
-    [[nodiscard]] Result<void> before_ack(std::span<const Record* const> records,
-                                          std::int64_t step) override;
+    void begin_ack(std::span<const Record* const> records, std::int64_t step) override;
+    [[nodiscard]] bool ack_is_over() override {
+        return log_.has(ack_ticket_) || !log_.problem().empty();
+    }
+    [[nodiscard]] Result<void> end_ack(Deadline deadline) override;
     void ack_failed() override;
     [[nodiscard]] Result<std::uint64_t> settle(std::uint64_t ring_id,
                                                std::span<const RecordIdentity> records) override;
     [[nodiscard]] Result<std::uint64_t> settle_through(std::int64_t step) override;
     [[nodiscard]] Result<void> sync(Deadline deadline) override;
     [[nodiscard]] std::int64_t settled_step() const override { return book_.settled_step(); }
+    [[nodiscard]] bool has_no_space() const override { return log_.has_no_space(); }
     [[nodiscard]] std::string problem() const override { return log_.problem(); }
     [[nodiscard]] std::string waits_for() const override { return log_.waits_for(); }
 
@@ -74,7 +78,8 @@ class RingLedger : public StashLedger {
     std::vector<Mark> marks_;  // one a lane
     std::vector<std::uint64_t> gone_;
     std::vector<std::uint64_t> again_;
-    std::vector<std::uint64_t> acked_;  // by the last before_ack()
+    std::vector<std::uint64_t> acked_;  // by the last begin_ack()
+    std::uint64_t ack_ticket_ = 0;      // likewise
     std::uint64_t ticket_ = 0;
     std::uint64_t unmovable_ = 0;  // a segment of which a record could not be read
     LogWriter log_;

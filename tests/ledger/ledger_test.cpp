@@ -21,11 +21,6 @@ std::uint64_t durable_records(const std::string& ring, std::uint32_t lane) {
     return 0;
 }
 
-void send_pair(Producer& producer, const std::string& prompt) {
-    send(producer, prompt, 0, 2);
-    send(producer, prompt, 1, 2);
-}
-
 }  // namespace
 
 TEST_CASE("ledger: a new ring has the open groups and those that no checkpoint has") {

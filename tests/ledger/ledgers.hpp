@@ -83,6 +83,10 @@ inline Producer open_producer(const std::string& ring) {
     return std::move(*opened);
 }
 
+inline void send_pair(Producer& producer, const std::string& prompt) {
+    for (std::uint32_t member = 0; member < 2; member++) send(producer, prompt, member, 2);
+}
+
 // Reads all that is there; no batch comes of it.
 inline void read_all(Stash& stash) {
     Batch none;
@@ -92,7 +96,11 @@ inline void read_all(Stash& stash) {
 
 // The prompt of the next batch, a pair; empty if there is no batch yet.
 inline std::string next_prompt(Stash& stash, Batch& batch) {
-    if (stash.next(batch, Deadline::now()) != NextBatch::batch) return {};
+    // With Durable::record, a batch is given once the disk has all that was read.
+    if (stash.next(batch, Deadline::now()) != NextBatch::batch) {
+        REQUIRE(stash.sync_ledger(patience()).has_value());
+        if (stash.next(batch, Deadline::now()) != NextBatch::batch) return {};
+    }
     REQUIRE(batch.sequences().size() == 2);
     for (const Sequence& one : batch.sequences()) {
         for (const std::int32_t token : one.view.token_ids()) {

@@ -1,0 +1,117 @@
+// A stash that waits for its ledger's disk: the work that goes on meanwhile, and the end of waits.
+
+#include <functional>
+#include <thread>
+
+#include "faulty_disk.hpp"
+
+using namespace rollring;
+using namespace rollring::test;
+
+namespace {
+
+// Each sync waits until `may_go`, and fails the test if that takes too long.
+class WaitingDisk : public ledger::Disk {
+  public:
+    explicit WaitingDisk(std::function<bool()> may_go) : may_go_(std::move(may_go)) {}
+    int sync(int fd) override {
+        const Deadline patience = Deadline::after_ms(20'000);
+        while (!may_go_()) {
+            if (patience.passed()) {
+                gave_up_ = true;
+                break;
+            }
+            std::this_thread::yield();
+        }
+        return Disk::sync(fd);
+    }
+    [[nodiscard]] bool gave_up() const { return gave_up_; }
+
+  private:
+    std::function<bool()> may_go_;
+    std::atomic<bool> gave_up_ = false;
+};
+
+std::uint64_t delivered_of(const std::string& ring) {
+    const auto stat = stat_ring(ring);
+    return stat && !stat->lanes.empty() ? stat->lanes.front().delivered_records : 0;
+}
+
+}  // namespace
+
+TEST_CASE("ledger: the next batch is read while an acknowledgement waits for the disk") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    std::atomic<std::uint64_t> wanted = 0;
+    InUse<WaitingDisk> disk([&] { return delivered_of(ring.name()) >= wanted; });
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(1)});
+    send_pair(producer, "first");
+    Batch batch;
+    REQUIRE(stash->next(batch, patience()) == NextBatch::batch);
+    REQUIRE(stash->sync_ledger(patience()).has_value());
+    wanted = 4;
+    for (const char* prompt : {"second", "third"}) send_pair(producer, prompt);
+    REQUIRE(batch.ack(0).has_value());
+    CHECK_FALSE(disk->gave_up());
+    // No more than the next batch.
+    CHECK(delivered_of(ring.name()) == 4);
+    CHECK(train_all(*stash) == Prompts{"second", "third"});
+    const LedgerFolder left(folder.path());
+    CHECK(look_at(left.path()).acked == 6);
+}
+
+TEST_CASE("ledger: a disk that hangs holds next() no longer than its deadline") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    std::atomic<bool> hangs = true;
+    InUse<WaitingDisk> disk([&] { return !hangs; });
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send_pair(producer, "first");
+    Batch batch;
+    CHECK(stash->next(batch, Deadline::after_ms(50)) == NextBatch::timed_out);
+    CHECK(delivered_of(ring.name()) == 2);
+    CHECK_FALSE(disk->gave_up());
+    hangs = false;
+    CHECK(stash->next(batch, patience()) == NextBatch::batch);
+}
+
+TEST_CASE("ledger: an interrupt ends a wait for a disk that hangs") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    std::atomic<bool> hangs = true;
+    InUse<WaitingDisk> disk([&] { return !hangs; });
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send_pair(producer, "first");
+    std::thread other([&] {
+        while (delivered_of(ring.name()) < 2) std::this_thread::yield();
+        stash->interrupt();
+    });
+    Batch batch;
+    CHECK(stash->next(batch, patience()) == NextBatch::timed_out);
+    other.join();
+    CHECK_FALSE(disk->gave_up());
+    hangs = false;
+    CHECK(stash->next(batch, patience()) == NextBatch::batch);
+}
+
+TEST_CASE("ledger: rest() waits for the disk, with a record durable each") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    std::atomic<bool> hangs = true;
+    InUse<WaitingDisk> disk([&] { return !hangs; });
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name(), {.group_size = 2, .batch = BatchTarget::groups(2)});
+    send_pair(producer, "alone");
+    std::thread other([&] {
+        while (delivered_of(ring.name()) < 2) std::this_thread::yield();
+        hangs = false;
+    });
+    Batch batch;
+    CHECK(stash->rest(batch) == NextBatch::batch);
+    other.join();
+    CHECK(batch.sequences().size() == 2);
+    CHECK_FALSE(disk->gave_up());
+}
