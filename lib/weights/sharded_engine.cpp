@@ -242,9 +242,8 @@ Result<void> ShardedEngine::wait_committed(Deadline deadline) {
     });
     if (!waited && waited.error().code == Errc::timed_out) return waited;
     // A rank 0 that is gone may have decided before.
-    if (!waited && (now = outcome()) != Outcome::committed) {
-        return give_up(std::move(waited.error()));
-    }
+    if (!waited) now = outcome();
+    if (!waited && now != Outcome::committed) return give_up(std::move(waited.error()));
     if (now == Outcome::aborted) {
         return give_up({Errc::aborted, 0,
                         fmt::format("version {} was abandoned by the trainer; {}", update_.version,

@@ -24,7 +24,8 @@ inline constexpr ModelTensor model_tensors[] = {
 enum ModelName : std::uint32_t { embed, q, k, down };
 
 inline std::uint16_t model_value(std::int64_t version, std::uint32_t tensor, std::int64_t element) {
-    return static_cast<std::uint16_t>(version * 7919 + tensor * 1031 + element * 3 + 1);
+    return static_cast<std::uint16_t>(version * 7919 + std::int64_t{tensor} * 1031 + element * 3 +
+                                      1);
 }
 
 // Memory of one rank with its layout.
@@ -124,7 +125,7 @@ class EngineShard : public ShardSide {
         const std::int64_t heads = std::max<std::int64_t>(2 / all, 1);
         const std::size_t fused = add_memory(rank, "qk", (rows + heads) * 5 + 2);
         add_block({q, first, 0, rows, 5, fused, 2});
-        add_block({k, rank * 2 / all, 0, heads, 5, fused, 2 + rows * 5});
+        add_block({k, std::int64_t{rank} * 2 / all, 0, heads, 5, fused, 2 + rows * 5});
         const std::size_t part = add_memory(rank, "down", 7 * (16 / all));
         add_block({down, 0, rank * (16 / all), 7, 16 / all, part, 0});
     }
