@@ -15,6 +15,7 @@
 #include "columns_text.hpp"
 #include "file_names.hpp"
 #include "file_scan.hpp"
+#include "file_window.hpp"
 #include "ledger_layout.hpp"
 #include "xxh3.hpp"
 
@@ -27,55 +28,64 @@ constexpr std::size_t damaged_max = 64;
 constexpr std::uint64_t ring_bytes_max = 1 << 16;
 constexpr std::uint32_t columns_bytes_max = 1 << 16;
 
+// Records of which no whole copy has come yet, with the damage of the last one.
+using Broken = std::map<std::uint64_t, std::string>;
+
+// The number of bytes up to the last one that is not zero.
+std::uint64_t without_zeros(std::span<const std::byte> part) {
+    static constexpr std::array<std::byte, line> zeros{};
+    if (part.size() <= line && std::memcmp(part.data(), zeros.data(), part.size()) == 0) return 0;
+    const auto last =
+        std::find_if(part.rbegin(), part.rend(), [](std::byte one) { return one != std::byte{}; });
+    return static_cast<std::uint64_t>(part.rend() - last);
+}
+
 // One segment, entry by entry.
 class SegmentScan {
   public:
-    SegmentScan(const FileReader& file, std::uint64_t number, Contents& found)
-        : file_(&file), number_(number), found_(&found) {}
+    SegmentScan(const FileReader& file, std::uint64_t bytes, Contents& found, Broken& broken)
+        : file_(&file), bytes_(bytes), window_(file, bytes), found_(&found), broken_(&broken) {}
 
-    Result<void> run();
+    void run();
 
   private:
-    Result<void> take(std::uint64_t offset, const EntryHeader& entry);
-    Result<void> take_record(std::uint64_t offset, const EntryHeader& entry);
+    [[nodiscard]] std::optional<EntryHeader> entry_at(std::uint64_t offset);
+    void take(std::uint64_t offset, const EntryHeader& entry);
+    void take_record(std::uint64_t offset, const EntryHeader& entry,
+                     std::span<const std::byte> payload);
+    void take_numbers(const EntryHeader& entry, std::span<const std::byte> payload);
     void take_ring(std::span<const std::byte> payload);
-    Result<std::uint64_t> skip_to_entry(std::uint64_t offset, std::uint64_t bytes);
-
-    // The end of the last byte that is not zero; `offset`: there is none behind it.
-    [[nodiscard]] Result<std::uint64_t> end_of_bytes(std::uint64_t offset,
-                                                     std::uint64_t bytes) const;
+    // The offset of the next entry behind other bytes; the file's end if there is none.
+    std::uint64_t skip_to_entry(std::uint64_t offset);
     void note_cut(std::uint64_t offset, std::uint64_t end);
 
     const FileReader* file_;
-    std::uint64_t number_;
+    std::uint64_t bytes_;
+    FileWindow window_;
     Contents* found_;
+    Broken* broken_;
 };
 
-// The next entry behind other bytes. Zeros fill the end of each commit.
-Result<std::uint64_t> SegmentScan::skip_to_entry(std::uint64_t offset, std::uint64_t bytes) {
-    const std::uint64_t next_block = (offset + block) / block * block;
-    if (next_block < bytes) {
-        const auto entry = file_->entry_at(next_block);
-        if (!entry) return std::unexpected(entry.error());
-        if (*entry) {
-            std::vector<std::byte> between(next_block - offset);
-            const auto there = file_->read_part(offset, between.data(), between.size());
-            if (!there) return std::unexpected(there.error());
-            const bool zeros =
-                std::ranges::all_of(between, [](std::byte one) { return one == std::byte{}; });
-            if (zeros) return next_block;
-        }
+std::optional<EntryHeader> SegmentScan::entry_at(std::uint64_t offset) {
+    if (offset + line > bytes_) return std::nullopt;
+    return file_->entry_in(window_.at(offset, line).data());
+}
+
+// Zeros fill the end of each commit.
+std::uint64_t SegmentScan::skip_to_entry(std::uint64_t offset) {
+    std::uint64_t next = offset;
+    std::uint64_t end = offset;  // of the last byte that is not zero
+    while (next < bytes_ && (next == offset || !entry_at(next))) {
+        const auto part = window_.at(next, std::min(line, bytes_ - next));
+        if (const std::uint64_t bytes = without_zeros(part)) end = next + bytes;
+        next += part.size();
     }
-    auto next = file_->find_entry(offset, bytes);
-    if (!next) return next;
-    if (*next < bytes) {
+    if (next == bytes_) {
+        if (end != offset) note_cut(offset, end);
+    } else if (end != offset || next != (offset + block) / block * block) {
         found_->note(
-            fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, *next));
-        return next;
+            fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, next));
     }
-    auto end = end_of_bytes(offset, bytes);
-    if (!end) return end;
-    if (*end != offset) note_cut(offset, *end);
     return next;
 }
 
@@ -86,43 +96,23 @@ void SegmentScan::note_cut(std::uint64_t offset, std::uint64_t end) {
                              file_->path().string(), offset));
 }
 
-Result<std::uint64_t> SegmentScan::end_of_bytes(std::uint64_t offset, std::uint64_t bytes) const {
-    std::vector<std::byte> part;
-    std::uint64_t end = offset;
-    while (offset < bytes) {
-        part.resize(std::min<std::uint64_t>(bytes - offset, std::uint64_t{1} << 20));
-        const auto there = file_->read_part(offset, part.data(), part.size());
-        if (!there) return std::unexpected(there.error());
-        const auto last = std::find_if(part.rbegin(), part.rend(),
-                                       [](std::byte one) { return one != std::byte{}; });
-        if (last != part.rend()) end = offset + static_cast<std::uint64_t>(part.rend() - last);
-        offset += part.size();
-    }
-    return end;
-}
-
-Result<void> SegmentScan::run() {
-    const auto bytes = file_->bytes();
-    if (!bytes) return std::unexpected(bytes.error());
+void SegmentScan::run() {
     std::uint64_t offset = found_->used = found_->end = file_->first_entry();
-    while (offset < *bytes) {
-        const auto entry = file_->entry_at(offset);
-        if (!entry) return std::unexpected(entry.error());
-        if (!*entry) {
-            const auto next = skip_to_entry(offset, *bytes);
-            if (!next) return std::unexpected(next.error());
-            offset = *next;
+    while (offset < bytes_) {
+        const auto entry = entry_at(offset);
+        if (!entry) {
+            offset = skip_to_entry(offset);
             continue;
         }
-        const std::uint64_t next = offset + line + padded((*entry)->payload_bytes);
-        if (next > *bytes) {
-            note_cut(offset, *bytes);
+        const std::uint64_t next = offset + line + padded(entry->payload_bytes);
+        if (next > bytes_) {
+            note_cut(offset, bytes_);
             break;
         }
-        if (auto taken = take(offset, **entry); !taken) return taken;
+        take(offset, *entry);
         found_->used = found_->end = offset = next;
     }
-    return {};
+    if (!window_.problem().empty()) found_->note(window_.problem());
 }
 
 // The number behind that name, in lines `name number`.
@@ -161,43 +151,44 @@ void SegmentScan::take_ring(std::span<const std::byte> payload) {
     book.enter_ring(head.ring_id);
 }
 
-Result<void> SegmentScan::take_record(std::uint64_t offset, const EntryHeader& entry) {
+// `payload`: whole.
+void SegmentScan::take_record(std::uint64_t offset, const EntryHeader& entry,
+                              std::span<const std::byte> payload) {
     RecordOrigin origin{};
-    if (entry.payload_bytes <= sizeof origin) return {};
-    const auto there = file_->read_part(offset + line, &origin, sizeof origin);
-    if (!there) return std::unexpected(there.error());
-    if (found_->book.record(entry.number) != nullptr) {
-        // Another copy counts only if it is whole: the file of the first may still be there.
-        std::vector<std::byte> payload(entry.payload_bytes);
-        const auto read = file_->read_payload(offset, entry, payload.data());
-        if (!read) {
-            found_->note(read.error().message);
-            return {};
-        }
-    }
+    if (payload.size() <= sizeof origin) return;
+    std::memcpy(&origin, payload.data(), sizeof origin);
+    broken_->erase(entry.number);
     found_->book.keep(entry.number,
                       {.origin = {origin.ring_id, origin.lane, origin.epoch, origin.sequence},
                        .key = {origin.key_low, origin.key_high},
                        .tokens = origin.tokens,
-                       .segment = number_,
+                       .segment = found_->newest,
                        .offset = offset,
                        .bytes = line + padded(entry.payload_bytes)});
-    return {};
 }
 
-Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
+void SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
     const Kind kind = kind_of(entry);
-    if (kind == Kind::record) return take_record(offset, entry);
-    std::vector<std::byte> payload(entry.payload_bytes);
-    const auto read = file_->read_payload(offset, entry, payload.data());
-    if (!read) {
-        found_->note(read.error().message);
-        return {};
-    }
-    if (kind == Kind::ring) {
+    const auto payload = window_.at(offset + line, entry.payload_bytes);
+    auto whole = file_->check_payload(offset, entry, payload.data());
+    // A record whose bytes are not whole was not durable, or is damaged. Another copy counts only
+    // if it is whole: the file of the first may still be there.
+    if (!whole && kind == Kind::record && found_->book.record(entry.number) == nullptr) {
+        found_->book.use(entry.number);
+        broken_->insert_or_assign(entry.number, std::move(whole.error().message));
+    } else if (!whole) {
+        found_->note(std::move(whole.error().message));
+    } else if (kind == Kind::record) {
+        take_record(offset, entry, payload);
+    } else if (kind == Kind::ring) {
         if (payload.size() <= ring_bytes_max) take_ring(payload);
-        return {};
+    } else {
+        take_numbers(entry, payload);
     }
+}
+
+void SegmentScan::take_numbers(const EntryHeader& entry, std::span<const std::byte> payload) {
+    const Kind kind = kind_of(entry);
     std::vector<std::uint64_t> numbers(payload.size() / sizeof(std::uint64_t));
     if (!numbers.empty()) {
         std::memcpy(numbers.data(), payload.data(), numbers.size() * sizeof(std::uint64_t));
@@ -207,44 +198,9 @@ Result<void> SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
         static_cast<void>(found_->book.forget(numbers));
         found_->book.settle_step(entry.step);
         found_->gone.insert(numbers.begin(), numbers.end());
+        for (const std::uint64_t number : numbers) broken_->erase(number);
     }
     if (kind == Kind::again) found_->book.give_again(numbers);
-    return {};
-}
-
-// A record whose bytes are not whole was not durable, or is damaged.
-Result<void> check_records(const std::filesystem::path& directory, Contents& found) {
-    std::map<std::uint64_t, std::vector<std::pair<std::uint64_t, std::uint64_t>>> by_segment;
-    for (const auto& [number, one] : found.book.records()) {
-        by_segment[one.segment].emplace_back(one.offset, number);
-    }
-    std::vector<std::byte> payload;
-    for (auto& [segment, places] : by_segment) {
-        std::ranges::sort(places);
-        const auto file = FileReader::open(segment_path(directory, segment), segment_type);
-        if (!file && file.error().code == Errc::not_found) {
-            for (const auto& [offset, number] : places) found.book.forget({&number, 1});
-            continue;
-        }
-        if (!file) return std::unexpected(file.error());
-        file->read_ahead();
-        for (const auto& [offset, number] : places) {
-            const auto entry = file->entry_at(offset);
-            Result<void> read = refused(
-                Errc::checksum_mismatch,
-                fmt::format("{}: the entry at byte {} is damaged", file->path().string(), offset));
-            if (!entry) {
-                read = std::unexpected(entry.error());
-            } else if (*entry) {
-                payload.resize((*entry)->payload_bytes);
-                read = file->read_payload(offset, **entry, payload.data());
-            }
-            if (read) continue;
-            found.note(read.error().message);
-            found.lost += found.book.forget({&number, 1});
-        }
-    }
-    return {};
 }
 
 // Whether the file has nothing at all: its maker died before the first commit.
@@ -273,7 +229,7 @@ bool has_damaged_version(const std::filesystem::path& path) {
                         XXH3_64bits_withSeed(columns.data(), columns.size(), header.file_id));
 }
 
-Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
+Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken& broken) {
     const auto file = FileReader::open(one.path, segment_type);
     if (!file && file.error().code == Errc::not_a_ring) {
         if (!is_clear(one.path)) found.note(file.error().message);
@@ -303,13 +259,11 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found) {
     found.schema = std::move(*schema);
     found.empty = false;
     found.newest = one.number;
-    // Headers of entries lie far apart, and their records are checked soon (check_records).
+    const auto bytes = file->bytes();
+    if (!bytes) return std::unexpected(bytes.error());
     file->read_ahead();
     // Sectors that the disk cannot read are damage like any other.
-    if (auto scanned = SegmentScan(*file, one.number, found).run(); !scanned) {
-        found.note(fmt::format("{}: from byte {} on it cannot be read: {}", one.path.string(),
-                               found.end, scanned.error().message));
-    }
+    SegmentScan(*file, *bytes, found, broken).run();
     return {};
 }
 
@@ -327,6 +281,7 @@ Result<Contents> scan(const std::filesystem::path& directory) {
     const auto files = recording::files_of(directory, segment_ending);
     if (!files) return std::unexpected(files.error());
     Contents found;
+    Broken broken;
     for (const recording::NumberedFile& one : *files) {
         std::error_code gone;
         const std::uint64_t bytes = std::filesystem::file_size(one.path, gone);
@@ -338,11 +293,11 @@ Result<Contents> scan(const std::filesystem::path& directory) {
         }
         found.next_segment = one.number + 1;
         found.segments.push_back({.number = one.number, .bytes = gone ? 0 : bytes});
-        if (auto looked = look_at(one, found); !looked) return std::unexpected(looked.error());
+        if (auto looked = look_at(one, found, broken); !looked)
+            return std::unexpected(looked.error());
     }
-    if (auto checked = check_records(directory, found); !checked) {
-        return std::unexpected(checked.error());
-    }
+    for (auto& [number, problem] : broken) found.note(std::move(problem));
+    found.lost = broken.size();
     return found;
 }
 

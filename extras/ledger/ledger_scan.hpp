@@ -46,7 +46,7 @@ struct Contents {
     }
 };
 
-// Checks each record that is kept, so that it reads most of the bytes.
+// Checks each record, so that it reads all of the bytes, once and in order.
 // Errors: not_found, not_a_ring, abi_mismatch (of another version of the format, or of other
 // standard columns), permission_denied, system.
 [[nodiscard]] Result<Contents> scan(const std::filesystem::path& directory);

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "file_names.hpp"
@@ -86,21 +88,34 @@ bool FileReader::is_entry(const EntryHeader& entry) const {
                entry.checksum;
 }
 
-Result<std::optional<EntryHeader>> FileReader::entry_at(std::uint64_t offset) const {
+std::optional<EntryHeader> FileReader::entry_in(const std::byte* header) const {
     EntryHeader entry{};
-    const auto there = read_at(offset, &entry, sizeof entry);
+    std::memcpy(&entry, header, sizeof entry);
+    return is_entry(entry) ? std::optional(entry) : std::nullopt;
+}
+
+Result<std::optional<EntryHeader>> FileReader::entry_at(std::uint64_t offset) const {
+    std::array<std::byte, sizeof(EntryHeader)> bytes;
+    const auto there = read_at(offset, bytes.data(), bytes.size());
     if (!there) return std::unexpected(there.error());
-    return *there && is_entry(entry) ? std::optional(entry) : std::nullopt;
+    return *there ? entry_in(bytes.data()) : std::nullopt;
 }
 
 Result<void> FileReader::read_payload(std::uint64_t offset, const EntryHeader& entry,
                                       std::byte* to) const {
     const auto there = read_at(offset + sizeof entry, to, entry.payload_bytes);
     if (!there) return std::unexpected(there.error());
-    if (*there &&
-        XXH3_64bits_withSeed(to, entry.payload_bytes, header_.file_id) == entry.payload_checksum) {
-        return {};
-    }
+    return *there ? check_payload(offset, entry, to) : damaged_at(offset);
+}
+
+Result<void> FileReader::check_payload(std::uint64_t offset, const EntryHeader& entry,
+                                       const std::byte* payload) const {
+    const std::uint64_t checksum =
+        XXH3_64bits_withSeed(payload, entry.payload_bytes, header_.file_id);
+    return checksum == entry.payload_checksum ? Result<void>{} : damaged_at(offset);
+}
+
+std::unexpected<Error> FileReader::damaged_at(std::uint64_t offset) const {
     return refused(Errc::checksum_mismatch,
                    fmt::format("{}: the entry at byte {} is damaged", path_.string(), offset));
 }

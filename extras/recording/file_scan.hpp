@@ -35,11 +35,15 @@ class FileReader {
     // Errc::checksum_mismatch names the file and the offset.
     [[nodiscard]] Result<void> read_payload(std::uint64_t offset, const EntryHeader& entry,
                                             std::byte* to) const;
-    // A part of the entry's payload, as it is: not checked.
+    // Bytes of the file, as they are: not checked. False at the end of the file.
     [[nodiscard]] Result<bool> read_part(std::uint64_t offset, void* to,
                                          std::uint64_t bytes) const {
         return read_at(offset, to, bytes);
     }
+    // The same as entry_at() and read_payload(), of bytes in memory.
+    [[nodiscard]] std::optional<EntryHeader> entry_in(const std::byte* header) const;
+    [[nodiscard]] Result<void> check_payload(std::uint64_t offset, const EntryHeader& entry,
+                                             const std::byte* payload) const;
     // The head of a batch, if the entry is one whose counts agree with its length and its place.
     [[nodiscard]] Result<std::optional<BatchHead>> head_of(std::uint64_t offset,
                                                            const EntryHeader& entry) const;
@@ -51,6 +55,7 @@ class FileReader {
     // False at the end of the file.
     [[nodiscard]] Result<bool> read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const;
     [[nodiscard]] bool is_entry(const EntryHeader& entry) const;
+    [[nodiscard]] std::unexpected<Error> damaged_at(std::uint64_t offset) const;
     [[nodiscard]] Result<void> read_header(const FileType& type);
 
     Fd fd_;

@@ -1,14 +1,27 @@
 // Ledgers whose files were cut short or changed.
 
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <random>
 #include <set>
 
+#include "ledger_layout.hpp"
 #include "ledgers.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
 
 namespace {
+
+// That the disk cannot read.
+struct BadBlock {
+    ino_t file = 0;
+    off_t offset = 0;
+};
+BadBlock bad_block;
 
 // One segment: five pairs, of which two were acknowledged and one of those settled.
 Bytes small_ledger() {
@@ -38,6 +51,47 @@ Bytes small_ledger() {
 }
 
 }  // namespace
+
+// In place of the system's.
+extern "C" ssize_t pread64(int fd, void* to, size_t bytes, off64_t offset) {
+    struct stat found{};
+    if (bad_block.file != 0 && fstat(fd, &found) == 0 && found.st_ino == bad_block.file &&
+        offset < bad_block.offset + static_cast<off_t>(ledger::block) &&
+        offset + static_cast<off_t>(bytes) > bad_block.offset) {
+        errno = EIO;
+        return -1;
+    }
+    return syscall(SYS_pread64, fd, to, bytes, offset);
+}
+
+TEST_CASE("ledger: a block that cannot be read takes what it has a part of, and nothing else") {
+    const Bytes whole = small_ledger();
+    const LedgerFolder folder;
+    const auto path = folder.path() / "00000001.ledger";
+    int lost = 0;
+    // Without the first one, which has the file's header.
+    for (std::uint64_t at = ledger::block; at < whole.size(); at += ledger::block) {
+        CAPTURE(at);
+        Bytes zeroed = whole;
+        std::fill_n(zeroed.begin() + static_cast<std::ptrdiff_t>(at),
+                    std::min(ledger::block, whole.size() - at), '\0');
+        write_bytes(path, zeroed);
+        const LedgerStat without = look_at(folder.path());
+        write_bytes(path, whole);
+        struct stat found{};
+        REQUIRE(stat(path.c_str(), &found) == 0);
+        bad_block = {found.st_ino, static_cast<off_t>(at)};
+        const LedgerStat unread = look_at(folder.path());
+        bad_block = {};
+        CHECK(unread.records == without.records);
+        CHECK(unread.unreadable == without.unreadable);
+        CHECK(std::ranges::any_of(unread.damaged, [](const std::string& one) {
+            return one.ends_with("Input/output error");
+        }));
+        lost += unread.unreadable != 0 ? 1 : 0;
+    }
+    CHECK(lost != 0);
+}
 
 TEST_CASE("ledger: of a segment that is cut short anywhere, all whole records are given") {
     const Bytes whole = small_ledger();
