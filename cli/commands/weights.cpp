@@ -9,6 +9,7 @@
 
 #include "cli/commands/command.hpp"
 #include "cli/commands/passed_on.hpp"
+#include "cli/commands/weights_plan.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
@@ -23,6 +24,7 @@ constexpr const char* weights_footer = R"(Examples:
   rollring weights r
   rollring weights r --watch             # repeat once a second until Ctrl-C
   rollring weights r --watch 5 --json    # one JSON object per line
+  rollring weights --plan trainer.layout engine.layout
 The output has one block per publisher rank, with its subscribers. A staged version is
 complete but not yet committed; a live version is served. A refused subscriber could
 not attach, or was not attached when a version came; its `problem` gives the reason. The
@@ -32,12 +34,17 @@ An engine that stages by difference has a line of its own: the share of elements
 its last version changed, the memory of the list, and the times of comparing and of
 exchanging, during which it does not serve.
 The command only reads. The exit code is 1 if the ring does not exist or has no live
-publisher; with --watch the command waits for one.)";
+publisher; with --watch the command waits for one.
+With --plan it needs no ring: it computes the copies that bring a trainer's shards to an
+engine's, from files of WeightLayout.to_bytes(), or folders of such files, one for each
+rank. It prints the bytes of each pair of ranks, the tensors with the most bytes between
+devices, and a placement of the engine's ranks with fewer, if there is one.)";
 
 struct WeightsOptions {
     std::string ring;
     double watch_s = 0;
     bool json = false;
+    PlanQuestion plan;
 };
 
 double milliseconds(std::int64_t ns) {
@@ -171,10 +178,18 @@ Command add_weights(CLI::App& app) {
     auto options = std::make_shared<WeightsOptions>();
     CLI::App* sub = app.add_subcommand(weights_line.name, weights_line.summary);
     sub->footer(weights_footer);
-    add_ring_name(sub, options->ring);
+    CLI::Option* const ring = sub->add_option("NAME", options->ring, "Name of the ring");
     add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), and wait for a publisher");
     sub->add_flag("--json", options->json, "Print a JSON object; with --watch one per line");
+    add_plan(sub, options->plan)->excludes(ring)->excludes("--watch");
     return {sub, [options] {
+                if (!options->plan.layouts.empty()) {
+                    options->plan.json = options->json;
+                    return show_plan(options->plan);
+                }
+                if (options->ring.empty()) {
+                    return fail(Errc::invalid_argument, "name a ring, or give --plan");
+                }
                 Waiting waiting(0);
                 return repeat(options->watch_s, [&] { return look(*options, waiting); });
             }};
