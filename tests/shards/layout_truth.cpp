@@ -8,6 +8,16 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
+// The next index within these lengths, the last dimension fastest; false: that was the last one.
+bool advance(Numbers& at, std::span<const std::int64_t> length) {
+    for (std::size_t dim = at.size(); dim > 0; dim--) {
+        at[dim - 1]++;
+        if (at[dim - 1] < length[dim - 1]) return true;
+        at[dim - 1] = 0;
+    }
+    return false;
+}
+
 // Visits a box element by element: its index in the tensor, and its number in the memory.
 template <class Visit>
 void for_each(const WeightLayout& layout, const LayoutBox& box, const Visit& visit) {
@@ -21,9 +31,7 @@ void for_each(const WeightLayout& layout, const LayoutBox& box, const Visit& vis
             element += static_cast<std::uint64_t>(at[dim] * box.strides[dim]);
         }
         visit(index, element);
-        std::size_t dim = at.size();
-        while (dim-- > 0 && ++at[dim] == box.length[dim]) at[dim] = 0;
-        if (dim == std::size_t(-1)) return;
+        if (!advance(at, box.length)) return;
     }
 }
 
@@ -159,9 +167,7 @@ std::optional<Memories> run_plan(const WeightPlan& plan, const LayoutCase& given
             if (from >= has[copy.from].size() || to >= made[copy.to].size()) return {};
             if (made[copy.to][to].values >= 0) return {};
             made[copy.to][to] = has[copy.from][from];
-            for (std::size_t dim = at.size(); dim-- > 0 && ++at[dim] == copy.extents[dim];) {
-                at[dim] = 0;
-            }
+            static_cast<void>(advance(at, copy.extents));
         }
     }
     return made;

@@ -15,10 +15,11 @@ TEST_CASE("shards of rows to rows on the same devices move nothing") {
     BuiltLayout trainer;
     BuiltLayout engine;
     for (std::uint32_t rank = 0; rank < 4; rank++) {
-        trainer.whole_box(rank, "up", {64, 16}, {16 * rank, 0}, {16, 16});
-        engine.whole_box(rank, "up", {64, 16}, {16 * rank, 0}, {16, 16});
-        trainer.whole_box(rank, "down", {16, 64}, {4 * rank, 0}, {4, 64});
-        engine.whole_box(rank, "down", {16, 64}, {0, 16 * rank}, {16, 16});
+        const std::int64_t at = rank;
+        trainer.whole_box(rank, "up", {64, 16}, {16 * at, 0}, {16, 16});
+        engine.whole_box(rank, "up", {64, 16}, {16 * at, 0}, {16, 16});
+        trainer.whole_box(rank, "down", {16, 64}, {4 * at, 0}, {4, 64});
+        engine.whole_box(rank, "down", {16, 64}, {0, 16 * at}, {16, 16});
     }
     const auto plan = WeightPlan::make(trainer.layout, engine.layout);
     REQUIRE(plan.has_value());

@@ -124,16 +124,16 @@ TEST_CASE("replicas of shards on other devices share the work, wherever they lie
     BuiltLayout adjacent;
     BuiltLayout apart;
     for (std::uint32_t rank = 0; rank < 8; rank++) {
-        adjacent.whole_box(rank, "w", {32, 4}, {8 * (rank / 2), 0}, {8, 4});
-        apart.whole_box(rank, "w", {32, 4}, {8 * (rank % 4), 0}, {8, 4});
+        adjacent.whole_box(rank, "w", {32, 4}, {8 * std::int64_t{rank / 2}, 0}, {8, 4});
+        apart.whole_box(rank, "w", {32, 4}, {8 * std::int64_t{rank % 4}, 0}, {8, 4});
     }
     BuiltLayout whole;     // each rank has the whole tensor
     BuiltLayout halves;    // each rank has half of a shard
     BuiltLayout parallel;  // four engines of two ranks: every second one has the same half
     for (std::uint32_t rank = 0; rank < 8; rank++) {
         whole.whole_box(rank, "w", {32, 4}, {0, 0}, {32, 4});
-        halves.whole_box(rank, "w", {32, 4}, {4 * rank, 0}, {4, 4});
-        parallel.whole_box(rank, "w", {32, 4}, {16 * (rank % 2), 0}, {16, 4});
+        halves.whole_box(rank, "w", {32, 4}, {4 * std::int64_t{rank}, 0}, {4, 4});
+        parallel.whole_box(rank, "w", {32, 4}, {16 * std::int64_t{rank % 2}, 0}, {16, 4});
     }
     for (const BuiltLayout* trainer : {&adjacent, &apart}) {
         for (const BuiltLayout* engine : {&whole, &halves, &parallel}) {
@@ -148,7 +148,7 @@ TEST_CASE("a rank of an engine that plans alone has the copies that it has in th
     BuiltLayout trainer;
     BuiltLayout all;
     for (std::uint32_t rank = 0; rank < 4; rank++) {
-        trainer.whole_box(rank, "w", {16, 4}, {8 * (rank / 2), 0}, {8, 4});
+        trainer.whole_box(rank, "w", {16, 4}, {8 * std::int64_t{rank / 2}, 0}, {8, 4});
         all.whole_box(rank, "w", {16, 4}, {0, 0}, {16, 4});
     }
     const PlanOptions options = {.from_devices = {9, 9, 9, 9}, .to_devices = {}};
