@@ -102,21 +102,12 @@ void store_before_any_lock() {
     }
 }
 
-void try_ends_of_a_ring() {
+void try_producer() {
     const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
     auto producer = opened(Producer::open(ring.name(), {.name = "p"}), "producer");
-    auto consumer = opened(Consumer::open(ring.name()), "consumer");
-    auto tap = opened(Tap::attach(ring.name()), "tap");
-    TapRecord tapped;
-    require(producer.push(draft(), patience()) == Push::ok, "push");
-    Record record;
-    require(consumer.wait(record, patience()) == Poll::record, "wait");
     Reservation reservation;
     require(producer.reserve(draft(), patience(), reservation) == Push::ok, "reserve");
     Reservation other;
-    TrajectoryView view;
-    Event event;
-    const GroupKey key = GroupKey::of("prompt", 0);
     const auto now = Deadline::now();
     const auto closed = [](Push push) { return push == Push::closed; };
     try_in_child({
@@ -132,6 +123,28 @@ void try_ends_of_a_ring() {
         {"Producer::open_group", [&] { return closed(producer.open_group("q", 0, now)); }},
         {"Producer::may_send", [&] { return !producer.may_send("q", 0); }},
         {"Producer::cancel_group", [&] { return !producer.cancel_group("prompt", 0); }},
+        {"Producer::flush", inert([&] { producer.flush(); })},
+        {"Producer::lane", tells([&] { return producer.lane(); })},
+        {"Producer::last", tells([&] { return producer.last(); })},
+        {"Producer::problem", [&] { return !producer.problem().empty(); }},
+        {"Producer::schema", tells([&] { return producer.schema().columns().size(); })},
+        {"Producer::stats", tells([&] { return producer.stats(); })},
+        {"Producer::durable_records", tells([&] { return producer.durable_records(); })},
+        {"Producer::consumer_alive", tells([&] { return producer.consumer_alive(); })},
+        {"Producer::close", inert([&] { producer.close(); })},
+    });
+    require(reservation.commit() == Push::ok, "the parent's reservation");
+    auto consumer = opened(Consumer::open(ring.name()), "consumer");
+    Record record;
+    require(consumer.wait(record, patience()) == Poll::record, "its record");
+}
+
+void try_relays() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = opened(Producer::open(ring.name(), {.name = "p"}), "producer");
+    auto consumer = opened(Consumer::open(ring.name()), "consumer");
+    const GroupKey key = GroupKey::of("prompt", 0);
+    try_in_child({
         {"RelayProducer::inherit_place",
          inert([&] { RelayProducer::inherit_place(producer, key, {}); })},
         {"RelayProducer::holds_place",
@@ -143,15 +156,24 @@ void try_ends_of_a_ring() {
          [&] { return !RelayProducer::take_spare_place(producer, key, {}); }},
         {"RelayProducer::places",
          [&] { return RelayProducer::places(producer) == RelayProducer::Places::not_asked_for; }},
-        {"Producer::flush", inert([&] { producer.flush(); })},
-        {"Producer::lane", tells([&] { return producer.lane(); })},
-        {"Producer::last", tells([&] { return producer.last(); })},
-        {"Producer::problem", [&] { return !producer.problem().empty(); }},
-        {"Producer::schema", tells([&] { return producer.schema().columns().size(); })},
-        {"Producer::stats", tells([&] { return producer.stats(); })},
-        {"Producer::durable_records", tells([&] { return producer.durable_records(); })},
-        {"Producer::consumer_alive", tells([&] { return producer.consumer_alive(); })},
-        {"Producer::close", inert([&] { producer.close(); })},
+        {"RelayConsumer::bound_groups", inert([&] { RelayConsumer::bound_groups(consumer, 1); })},
+        {"RelayConsumer::announced_groups",
+         tells([&] { return RelayConsumer::announced_groups(consumer); })},
+    });
+}
+
+void try_readers() {
+    const ScratchRing ring("forked", {.lanes = 2, .lane_bytes = 64 << 10});
+    auto producer = opened(Producer::open(ring.name(), {.name = "p"}), "producer");
+    auto consumer = opened(Consumer::open(ring.name()), "consumer");
+    auto tap = opened(Tap::attach(ring.name()), "tap");
+    TapRecord tapped;
+    require(producer.push(draft(), patience()) == Push::ok, "push");
+    Record record;
+    require(consumer.wait(record, patience()) == Poll::record, "wait");
+    TrajectoryView view;
+    Event event;
+    try_in_child({
         {"Tap::poll", tells([&] { return tap.poll(tapped); })},
         {"Tap::schema", tells([&] { return tap.schema().columns().size(); })},
         {"Tap::ring_id", tells([&] { return tap.ring_id(); })},
@@ -159,9 +181,6 @@ void try_ends_of_a_ring() {
         {"Consumer::poll", [&] { return consumer.poll(record) == Poll::closed; }},
         {"Consumer::wait", [&] { return consumer.wait(record, patience()) == Poll::closed; }},
         {"Consumer::interrupt", inert([&] { consumer.interrupt(); })},
-        {"RelayConsumer::bound_groups", inert([&] { RelayConsumer::bound_groups(consumer, 1); })},
-        {"RelayConsumer::announced_groups",
-         tells([&] { return RelayConsumer::announced_groups(consumer); })},
         {"Consumer::view", [&] { return !consumer.view(record.ref, view); }},
         {"Consumer::release", [&] { return !consumer.release(record.ref); }},
         {"Consumer::release_all",
@@ -175,8 +194,8 @@ void try_ends_of_a_ring() {
         {"Consumer::schema", tells([&] { return consumer.schema().columns().size(); })},
         {"Consumer::stats", tells([&] { return consumer.stats(); })},
     });
-    require(reservation.commit() == Push::ok, "the parent's reservation");
     require(consumer.release(record.ref), "the parent's record");
+    require(producer.push(draft(), patience()) == Push::ok, "another push");
     require(consumer.wait(record, patience()) == Poll::record, "and the next one");
 }
 
@@ -387,7 +406,9 @@ int count_forgotten(const char* path) {
 
 int run(const char* exports) {
     store_before_any_lock();
-    try_ends_of_a_ring();
+    try_producer();
+    try_relays();
+    try_readers();
     try_owned_ring();
     try_stash_and_shares();
     try_requests();

@@ -58,7 +58,7 @@ namespace {
 std::int64_t wait_for_tick() {
     const auto tick = [] {
         timespec now{};
-        clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+        REQUIRE(clock_gettime(CLOCK_MONOTONIC_COARSE, &now) == 0);
         return now.tv_nsec;
     };
     for (const auto before = tick(); tick() == before;) sched_yield();

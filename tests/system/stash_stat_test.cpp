@@ -11,7 +11,6 @@
 #include "support/test_ring.hpp"
 
 using namespace rollring;
-using rollring::test::patience;
 using rollring::test::TestRing;
 
 namespace {

@@ -52,6 +52,7 @@ struct Ends {
 
 std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
     std::vector<std::uint32_t> bits;
+    bits.reserve(values.size());
     for (const float value : values) bits.push_back(std::bit_cast<std::uint32_t>(value));
     return bits;
 }

@@ -368,6 +368,7 @@ TEST_CASE("engines of both kinds share a channel, and one that begins alike list
     for (std::int64_t version = 1; version <= 5; version++) {
         if (version > 1) change(trainer, 0.02, dice);
         std::vector<std::thread> taking;
+        taking.reserve(engines.size());
         for (Subscriber& engine : engines) {
             taking.emplace_back([&] { CHECK(*take(engine) == version); });
         }

@@ -73,6 +73,7 @@ int say_hello_as_nobody(const std::string& path, const Message& hello) {
     if (path.size() >= sizeof address.sun_path) return 102;
     std::memcpy(address.sun_path, path.data(), path.size());
     const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    if (socket < 0) return 104;
     if (connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
         return 103;
     }
@@ -308,10 +309,10 @@ TEST_CASE("a publisher without descriptors to spare waits for some at rest") {
     fine = fine && read(connected[0], &byte, 1) == 1;
     timespec start{};
     timespec end{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    fine = fine && clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start) == 0;
     pollfd never{.fd = connected[0], .events = POLLIN, .revents = 0};
     poll(&never, 1, 300);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    fine = fine && clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end) == 0;
     const auto used_ns = (end.tv_sec - start.tv_sec) * 1'000'000'000 + end.tv_nsec - start.tv_nsec;
     fine = setrlimit(RLIMIT_NOFILE, &old) == 0 && fine;
     CHECK(fine);

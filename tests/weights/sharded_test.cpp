@@ -37,6 +37,7 @@ class Trainer {
     std::vector<Result<void>> publish(std::int64_t version, Deadline deadline = patience()) {
         std::vector<Result<void>> results(ranks_.size());
         std::vector<std::thread> threads;
+        threads.reserve(ranks_.size());
         for (std::size_t i = 0; i < ranks_.size(); i++) {
             threads.emplace_back(
                 [&, i] { results[i] = publish_one(*ranks_[i], version, deadline); });
@@ -87,6 +88,7 @@ TEST_CASE("shards of 1 to 8 ranks reach engines of 1 to 8 ranks") {
             const TestRing ring;
             Trainer trainer(ring, ranks);
             std::vector<std::unique_ptr<Engine>> all;
+            all.reserve(engines);
             for (std::uint32_t i = 0; i < engines; i++) all.push_back(engine_on(ring, i, engines));
             for (std::int64_t version = 1; version <= 3; version++) {
                 std::vector<std::thread> threads;

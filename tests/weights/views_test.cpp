@@ -92,12 +92,12 @@ TEST_CASE("fused and sharded tensors of one engine, through a channel") {
     };
     const std::vector<WeightTensor> into{
         with(tensor("q", {32, 48}, qkv.data()), 32 * 48, {}),
-        with(tensor("k", {8, 48}, qkv.data() + 32 * 48), 8 * 48, {}),
-        with(tensor("v", {8, 48}, qkv.data() + 40 * 48), 8 * 48, {}),
+        with(tensor("k", {8, 48}, &qkv[32 * 48]), 8 * 48, {}),
+        with(tensor("v", {8, 48}, &qkv[40 * 48]), 8 * 48, {}),
         with(tensor("o", {48, 20}, o_columns.data()), 20, {40, 1}),
         with(tensor("embed", {13, 48}, vocabulary.data()), 20 * 48, {}),
         with(tensor("head", {6, 48}, head.data()), 20 * 48, {}),
-        with(tensor("head", {7, 48}, head.data() + 6 * 48), 26 * 48, {})};
+        with(tensor("head", {7, 48}, &head[6 * 48]), 26 * 48, {})};
     for (const std::uint64_t slot_bytes : {0, 4096, 512}) {
         const TestRing ring;
         auto publisher =
