@@ -188,7 +188,7 @@ def test_a_look_that_comes_back_when_the_page_is_taken_down(ring: str) -> None:
         await until(pilot, lambda: "consumer not there" in facts(page))
         await page.query_one("#facts").remove()
         assert page.last is not None
-        page.take(page.last)
+        page.take(page.last, page.groups)
 
     run(page, play)
 
@@ -290,13 +290,14 @@ def test_what_no_terminal_takes_does_not_become_the_status(call: str, status: in
     assert done.returncode == status
 
 
-def in_terminal(ring: str) -> tuple[subprocess.Popen[bytes], int]:
+def in_terminal(ring: str, *words: str) -> tuple[subprocess.Popen[bytes], int]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
+    program = os.path.join(os.path.dirname(sys.executable), "rollring")
     process = subprocess.Popen(
-        [os.path.join(os.path.dirname(sys.executable), "rollring"), "top", ring, "--every", "0.1"],
+        [program, "top", ring, "--every", "0.1", *words],
         stdin=slave,
         stdout=slave,
         stderr=slave,

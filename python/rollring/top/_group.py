@@ -48,7 +48,7 @@ class GroupScreen(Screen[None]):
         Binding("escape,q,backspace", "back", "Back", key_display="esc"),
     ]
     CSS = """
-    #explanation { height: auto; max-height: 9; padding: 0 1; }
+    #explanation { height: auto; max-height: 30%; padding: 0 1; }
     #members { height: auto; max-height: 40%; border-top: solid $primary; }
     """
 
@@ -98,7 +98,8 @@ class GroupScreen(Screen[None]):
         groups = self.kept.groups
         with groups.lock:
             rows = member_rows(groups.get(self.name_kept), self.row)
-        self.query_one("#explanation", Static).update(Text(plain_lines(explained(self.row))))
+        lines = plain_lines(explained(self.row)).replace("\n\n", "\n")
+        self.query_one("#explanation", Static).update(Text(lines))
         self._fill(rows)
         self.read()
 

@@ -23,6 +23,7 @@ class Kept:
     def __init__(self, ring: str, keep: int = KEEP, keep_bytes: int = KEEP_BYTES) -> None:
         self._source = RingSource(ring, Groups(keep, keep_bytes))
         self.groups = self._source.groups
+        self._sums: dict[str, tuple[float, Row]] = {}  # by group, with its time of change
 
     def start(self) -> None:
         self._source.start()
@@ -41,34 +42,44 @@ class Kept:
         rows: dict[str, Row] = {
             f"{ring} {tuple(row['key'])}": row | {"kept": ""} for row in look.groups
         }
+        sums = {}
         with self.groups.lock:
             for group in self.groups.all():
                 name = f"{group.first.ring} {group.first.key}"
                 if name in rows:
                     rows[name]["kept"] = group.name
-                else:
-                    rows[name] = self._row(group, group.first.ring == ring)
+                    continue
+                known = self._sums.get(group.name)
+                if known is None or known[0] != group.changed:
+                    known = group.changed, summed(group)
+                sums[group.name] = known
+                rows[name] = known[1] | self._now(group, group.first.ring == ring)
+        self._sums = sums
         return rows
 
-    def _row(self, group: Group, comes: bool) -> Row:
-        """As a stash has it, of a group that no stash has (any more). ``comes``: its ring is there,
-        so that more of it may come.
-        """
-        line = group.summed()
+    def _now(self, group: Group, comes: bool) -> Row:
+        """The facts that time changes. ``comes``: its ring is there, and more of it may come."""
         state = self._source.state_of(group)["state"] if comes else "finished"
         open_ = state == "open"
         there = range(group.size) if open_ else ()
         return {
             "kept": group.name,
-            "instance_id": line["instance_id"],
             "state": state,
-            "size": group.size,
-            "complete": sum(one.whole and not one.failed for one in group.members.values()),
-            "failed": sum(one.failed for one in group.members.values()),
-            "records": sum(len(one.sequences) for one in group.members.values()),
-            "tokens": line["tokens"],
             "age_s": max(0.0, time.time() - group.opened),
             "unchanged_s": max(0.0, time.time() - group.changed),
             "missing": [one for one in there if one not in group.members][:MISSING],
-            "producers": line["producers"] if open_ else [],
+            "producers": group.summed()["producers"] if open_ else [],
         }
+
+
+def summed(group: Group) -> Row:
+    """The facts of a group that records change, named as a stash names them."""
+    line, members = group.summed(), group.members.values()
+    return {
+        "instance_id": line["instance_id"],
+        "size": group.size,
+        "complete": sum(one.whole and not one.failed for one in members),
+        "failed": sum(one.failed for one in members),
+        "records": sum(len(one.sequences) for one in members),
+        "tokens": line["tokens"],
+    }

@@ -8,6 +8,8 @@ from typing import Any
 
 import rollring as rr
 
+from ._plain import plain_line
+
 ASKED = 12  # requests that are told of a worker
 
 
@@ -69,7 +71,7 @@ def explained(group: dict[str, Any]) -> str:
     """The reason for which a group waits, for which worker and since when, in lines."""
     state = group["state"]
     lines = [
-        f"group {group['instance_id']}",
+        f"group {plain_line(group['instance_id'])}",
         f"{state} for {span(group['age_s'])}, unchanged for {span(group['unchanged_s'])}",
         f"{group['complete']} of {group['size']} members complete, {group['failed']} failed; "
         f"{group['records']} records, {short(group['tokens'])} tokens",
@@ -90,6 +92,7 @@ def explained(group: dict[str, Any]) -> str:
     else:
         lines.append("in a batch: being trained on")
     for producer in group["producers"]:
+        producer = plain_line(producer)
         name = producer.removesuffix(", died)")
         lines.append(f"from {producer}" if name == producer else f"from {name}), which DIED")
     return "\n".join(lines)

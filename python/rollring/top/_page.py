@@ -248,7 +248,8 @@ class Page(App[None]):
         self.query_one("#groups").border_subtitle = "enter: members"
         self.query_one("#workers").border_subtitle = "enter: explain"
         if not self.is_headless:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.terminate)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, self.end_by, number)
         self.kept.start()
         self.set_interval(self.every, self.look)
         self.look()
@@ -256,12 +257,12 @@ class Page(App[None]):
     def on_unmount(self) -> None:
         self.kept.close()
 
-    def terminate(self) -> None:
-        """As the signal would, but with the terminal as it was."""
-        self.exit(return_code=128 + signal.SIGTERM)
+    def end_by(self, number: int) -> None:
+        """As the signal does, but with the terminal as it was."""
+        self.exit(return_code=128 + number)
 
     def action_interrupt(self) -> None:
-        self.exit(return_code=130)
+        self.end_by(signal.SIGINT)
 
     def look(self) -> None:
         if not self.is_headless and terminal_is_gone():
@@ -274,17 +275,17 @@ class Page(App[None]):
     def look_beside(self) -> None:
         """In a thread: a stopped publisher makes it wait."""
         found = look_at(self.ring_name)
-        self.call_from_thread(self.take, found)
+        groups = self.kept.rows(found)
+        self.call_from_thread(self.take, found, groups)
 
-    def take(self, found: Look) -> None:
+    def take(self, found: Look, groups: dict[str, Row]) -> None:
         self.looking = False
         if found.ring.get("created_ns") != (self.last.ring if self.last else {}).get("created_ns"):
             self.history.clear()  # another ring
         self.rates = tokens_per_second(self.last, found)
         if self.rates:
             self.history.append(sum(self.rates.values()))
-        self.last = found
-        self.groups = self.kept.rows(found)
+        self.last, self.groups = found, groups
         self.draw()
 
     def draw(self) -> None:

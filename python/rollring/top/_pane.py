@@ -15,6 +15,7 @@ from ._plain import plain_line
 from ._wrap import Pieces, Wrapped
 
 SLICE_S = 0.008  # of work between two looks at the keys
+TITLE_S = 0.2  # between two of its titles while it works
 AHEAD = 2  # pages
 BAR = "\N{BOX DRAWINGS HEAVY VERTICAL} "
 GIVEN, TRAINED = Style(dim=True), Style(color="green")
@@ -33,17 +34,20 @@ class TextPane(ScrollView, can_focus=False):
         self._wrapped: Wrapped | None = None
         self._whose = self._message = ""
         self._goal: int | None = None  # a token that is to be the first one shown
-        self._busy = False
+        self._goal_line: int | None = None  # the same, of a line
+        self._busy = self._waits = False  # in a slice of work; until the next one
+        self._title_at = 0.0  # when its progress is to be told
 
     def show(self, tokens: Pieces, whose: str) -> None:
         self._tokens, self._message = tokens, ""
+        self._goal_line = None
         self.name_it(whose)
         self._lay_out()
 
     def say(self, message: str, whose: str) -> None:
         if (message, whose) == (self._message, self._whose):
             return
-        self._tokens = self._wrapped = self._goal = None
+        self._tokens = self._wrapped = self._goal = self._goal_line = None
         self._message = plain_line(message)
         self.virtual_size = Size(self.size.width, 1)
         self.name_it(whose)
@@ -55,12 +59,13 @@ class TextPane(ScrollView, can_focus=False):
         self._title()
 
     def page(self, pages: int) -> None:
-        self._goal = None
-        self.scroll_relative(y=pages * max(1, self.size.height - 1), animate=False)
+        self.line(pages * max(1, self.size.height - 1))
 
     def line(self, lines: int) -> None:
-        self._goal = None
-        self.scroll_relative(y=lines, animate=False)
+        """Scrolls as soon as the lines are laid out: no key is lost."""
+        at = self.scroll_offset.y if self._goal_line is None else self._goal_line
+        self._goal, self._goal_line = None, max(0, at + lines)
+        self._work()
 
     def turn(self, step: int) -> None:
         if self._tokens is not None and self._wrapped is not None:
@@ -95,10 +100,12 @@ class TextPane(ScrollView, can_focus=False):
         self._goal = None
         self.virtual_size = Size(self.size.width, 0)
         self.scroll_to(y=0, animate=False, force=True, immediate=True)
-        self._go_to(goal)
+        if self._goal_line is None:
+            self._goal = goal
+        self._work()
 
     def _go_to(self, token: int) -> None:
-        self._goal = token
+        self._goal, self._goal_line = token, None
         self._work()
 
     def _wants_more(self) -> bool:
@@ -107,10 +114,10 @@ class TextPane(ScrollView, can_focus=False):
             return False
         if self._goal is not None and laid.done <= self._goal:
             return True
-        wanted = self.scroll_offset.y + (AHEAD + 1) * self.size.height
+        first = self.scroll_offset.y if self._goal_line is None else self._goal_line
         if self._goal is not None:
-            wanted = laid.line_of(self._goal) + (AHEAD + 1) * self.size.height
-        return len(laid.lines) < wanted
+            first = laid.line_of(self._goal)
+        return len(laid.lines) < first + (AHEAD + 1) * self.size.height
 
     def _work(self) -> None:
         """A slice of it; the rest comes after the keys that were pressed meanwhile."""
@@ -121,16 +128,32 @@ class TextPane(ScrollView, can_focus=False):
         end = perf_counter() + SLICE_S
         while self._wants_more() and perf_counter() < end:
             laid.more()
-        more = self._wants_more()
+        if self._wants_more():
+            self._go_on()
+        else:
+            self._arrive(laid)
+        self._busy = False
+
+    def _go_on(self) -> None:
+        """Later, without painting: that takes longer than a slice."""
+        if perf_counter() >= self._title_at:
+            self._title()
+        if not self._waits:
+            self._waits = True
+            self.set_timer(0.001, self._next_slice)
+
+    def _next_slice(self) -> None:
+        self._waits = False
+        self._work()
+
+    def _arrive(self, laid: Wrapped) -> None:
         self.virtual_size = Size(self.size.width, len(laid.lines))
-        if self._goal is not None and not more:
-            line, self._goal = laid.line_of(self._goal), None
+        line = self._goal_line if self._goal is None else laid.line_of(self._goal)
+        self._goal = self._goal_line = None
+        if line is not None:
             self.scroll_to(y=line, animate=False, force=True, immediate=True)
         self._title()
         self.refresh()
-        self._busy = False
-        if more:
-            self.set_timer(0.001, self._work)
 
     def _top_token(self) -> int:
         lines = self._wrapped.lines if self._wrapped is not None else []
@@ -138,7 +161,7 @@ class TextPane(ScrollView, can_focus=False):
         return lines[at].token if at < len(lines) else 0
 
     def _title(self) -> None:
-        laid = self._wrapped
+        laid, self._title_at = self._wrapped, perf_counter() + TITLE_S
         if self._tokens is None or laid is None:
             self.border_title = self._whose
             return

@@ -91,7 +91,7 @@ class Wrapped:
 
     def _begin(self, text: str, token: int) -> None:
         self._text, self._token, self._cells = text, token, cell_len(text)
-        self._space = self._space_token = 0  # place after the last space, and the token of it
+        self._space, self._after = 0, token  # the place after the last space, and its token
 
     def _end(self, text: str) -> None:
         self.lines.append(Line(text, self._trained, self._token))
@@ -117,10 +117,12 @@ class Wrapped:
     def _put(self, one: str, cells: int, token: int) -> None:
         if self._cells + cells > self.width or len(self._text) >= CROWDED * self.width:
             self._break(token)
+        if self._space == len(self._text):
+            self._after = token
         self._text += one
         self._cells += cells
         if one == " ":
-            self._space, self._space_token = len(self._text), token
+            self._space, self._after = len(self._text), token
 
     def _break(self, token: int) -> None:
         """At the last space, if there is one."""
@@ -128,6 +130,6 @@ class Wrapped:
             self._end(self._text)
             self._begin("", token)
             return
-        rest, first = self._text[self._space :], self._space_token
+        rest, first = self._text[self._space :], self._after
         self._end(self._text[: self._space])
         self._begin(rest, first if rest else token)
