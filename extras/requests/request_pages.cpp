@@ -9,7 +9,8 @@
 namespace rollring::requests {
 
 Result<RequestGeometry> RequestGeometry::of(const Companion& object) {
-    const auto [places, bytes] = object.header().sizes;
+    const std::uint64_t places = object.header().sizes[0];
+    const std::uint64_t bytes = object.header().sizes[1];
     const bool sound = places > 0 && places <= requests_max && bytes > 0 &&
                        bytes <= lane_bytes_max && bytes % page_bytes == 0;
     const RequestGeometry geometry{static_cast<std::uint32_t>(places), bytes};
