@@ -259,6 +259,7 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken
     found.schema = std::move(*schema);
     found.empty = false;
     found.newest = one.number;
+    found.file_ids[one.number] = file->header().file_id;
     const auto bytes = file->bytes();
     if (!bytes) return std::unexpected(bytes.error());
     file->read_ahead();

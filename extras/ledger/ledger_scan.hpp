@@ -5,6 +5,7 @@
 #include <deque>
 #include <filesystem>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Contents {
     LedgerRing ring;  // of the newest segment
     Schema schema = Schema::standard();
     std::deque<SegmentSize> segments;
+    std::unordered_map<std::uint64_t, std::uint64_t> file_ids;  // of those that could be read
     std::uint64_t next_segment = 1;
     bool empty = true;         // no segment could be read
     std::uint64_t newest = 0;  // segment that could be read

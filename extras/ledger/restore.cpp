@@ -1,18 +1,15 @@
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "columns_text.hpp"
 #include "file_names.hpp"
 #include "file_scan.hpp"
+#include "kept_records.hpp"
 #include "ledger_layout.hpp"
 #include "ledger_scan.hpp"
 #include "liveness.hpp"
@@ -27,32 +24,6 @@
 namespace rollring {
 namespace ledger {
 namespace {
-
-std::string failure_of(const std::filesystem::path& directory) {
-    std::ifstream file(directory / failed_name);
-    if (!file) return {};
-    std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    while (text.ends_with('\n')) text.pop_back();
-    return text.empty() ? fmt::format("the ledger {} has failed", directory.string()) : text;
-}
-
-Result<Contents> scan_ledger(const std::filesystem::path& directory) {
-    auto found = scan(directory);
-    if (!found || !found->empty) return found;
-    const auto parked = parked_files(directory);
-    const bool has_parked = parked && !parked->empty();
-    return refused(Errc::not_found,
-                   fmt::format("{} has no ledger{}", directory.string(),
-                               has_parked ? ", but parked rollouts: workers of a new ring of the "
-                                            "same name, with its ledger there, take them up"
-                                          : ""));
-}
-
-std::uint64_t groups_of(const Book& book) {
-    std::set<std::pair<std::uint64_t, std::uint64_t>> keys;
-    for (const auto& [number, one] : book.records()) keys.emplace(one.key.low, one.key.high);
-    return keys.size();
-}
 
 // The number behind that name in the ring's sizes.
 std::optional<std::uint64_t> size_of(std::string_view sizes, std::string_view name) {
@@ -152,47 +123,7 @@ Result<void> find_ring(std::string_view ring, const Contents& found, const std::
 }  // namespace
 }  // namespace ledger
 
-Result<LedgerStat> stat_ledger(const std::filesystem::path& directory) {
-    auto parked = list_parked(directory);
-    const bool none_parked = parked && parked->rollouts.empty() && parked->damaged.empty();
-    // No trainer may have written a record yet.
-    const auto found = none_parked ? ledger::scan_ledger(directory) : ledger::scan(directory);
-    if (!found) return std::unexpected(found.error());
-    if (!parked) parked = ParkedList{.rollouts = {}, .damaged = {parked.error().message}};
-    LedgerStat stat{.directory = directory.string(),
-                    .ring = found->ring.name,
-                    .ring_id = found->ring.id,
-                    .records = found->book.records().size(),
-                    .tokens = 0,
-                    .groups = ledger::groups_of(found->book),
-                    .acked = found->book.acked(),
-                    .record_bytes = 0,
-                    .file_bytes = 0,
-                    .files = found->segments.size(),
-                    .is_written = recording::is_written(directory),
-                    .failure = ledger::failure_of(directory),
-                    .parked = parked->rollouts.size(),
-                    .parked_bytes = 0,
-                    .oldest_parked_ns = 0,
-                    .damaged = found->damaged,
-                    .unreadable = found->lost};
-    if (!parked->rollouts.empty()) stat.oldest_parked_ns = parked->rollouts.front().parked_ns;
-    if (found->empty && stat.parked != 0) stat.ring = parked->rollouts.front().ring;
-    for (const ParkedInfo& one : parked->rollouts) stat.parked_bytes += one.file_bytes;
-    stat.damaged.insert(stat.damaged.end(), parked->damaged.begin(), parked->damaged.end());
-    for (const auto& [number, one] : found->book.records()) {
-        stat.tokens += one.tokens;
-        stat.record_bytes += one.bytes;
-    }
-    for (const ledger::SegmentSize& one : found->segments) stat.file_bytes += one.bytes;
-    return stat;
-}
-
 struct LedgerRestore::Impl {
-    struct Line {
-        alignas(ledger::line) std::byte bytes[ledger::line];
-    };
-
     Schema schema;
     ledger::Book book;
     std::vector<std::uint64_t> order;
@@ -201,41 +132,15 @@ struct LedgerRestore::Impl {
     Producer producer;
     RestoreStat stat;
     MakerProcess maker = {};
-    std::vector<Line> memory = {};
+    ledger::RecordMemory memory = {};
 
-    Result<TrajectoryView> load(std::uint64_t number);
     Result<bool> send(Deadline deadline);
 };
 
-Result<TrajectoryView> LedgerRestore::Impl::load(std::uint64_t number) {
-    const ledger::Kept& one = *book.record(number);
-    const recording::FileReader& file = files.at(one.segment);
-    const auto entry = file.entry_at(one.offset);
-    if (!entry) return std::unexpected(entry.error());
-    const auto damaged = [&](std::string_view what) {
-        return refused(
-            Errc::checksum_mismatch,
-            fmt::format("{}: the record at byte {} {}", file.path().string(), one.offset, what));
-    };
-    if (!*entry || (*entry)->payload_bytes <= sizeof(ledger::RecordOrigin))
-        return damaged("is damaged");
-    const std::uint64_t bytes = (*entry)->payload_bytes;
-    memory.resize(ledger::padded(bytes) / ledger::line);
-    auto* const at = reinterpret_cast<std::byte*>(memory.data());
-    if (auto read = file.read_payload(one.offset, **entry, at); !read) {
-        return std::unexpected(read.error());
-    }
-    TrajectoryView view;
-    const std::string_view wrong = view.parse(
-        {at + sizeof(ledger::RecordOrigin), bytes - sizeof(ledger::RecordOrigin)}, schema);
-    if (!wrong.empty()) return damaged(wrong);
-    return view;
-}
-
 Result<bool> LedgerRestore::Impl::send(Deadline deadline) {
     if (stat.sent == order.size()) return false;
-    const std::uint64_t number = order[stat.sent];
-    const auto view = load(number);
+    const ledger::Kept& record = *book.record(order[stat.sent]);
+    const auto view = ledger::load(files.at(record.segment), record, schema, memory);
     if (!view) return std::unexpected(view.error());
     switch (producer.push(Draft::of(*view), deadline)) {
         case Push::ok:
@@ -252,7 +157,7 @@ Result<bool> LedgerRestore::Impl::send(Deadline deadline) {
     }
     stat.sent++;
     stat.tokens += view->n_tokens();
-    stat.bytes += book.record(number)->bytes;
+    stat.bytes += record.bytes;
     return true;
 }
 

@@ -371,9 +371,10 @@ void try_ledger() {
 
 // Values: they belong to no process, and to no memory that another process sees.
 const std::set<std::string> values{
-    "DType", "Draft",        "RecordedBatch",  "Recording",    "DraftColumn", "Encoder",
-    "Error", "GpuUuid",      "GroupKey",       "GroupStat",    "Schema",      "Sequences",
-    "Split", "StashAccount", "TrajectoryView", "WeightLayout", "WeightPlan",  "detail"};
+    "DType",        "Draft",          "RecordedBatch", "Recording",  "DraftColumn",
+    "Encoder",      "KeptRecord",     "Ledger",        "Error",      "GpuUuid",
+    "GroupKey",     "GroupStat",      "Schema",        "Sequences",  "Split",
+    "StashAccount", "TrajectoryView", "WeightLayout",  "WeightPlan", "detail"};
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // The calls that make objects, move them or end them.

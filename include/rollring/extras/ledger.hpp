@@ -15,19 +15,32 @@
 //       if (sent && !*sent) break;          // all are sent
 //   }
 //
+// To look before, which changes nothing:
+//
+//   const auto ledger = rollring::Ledger::open("runs/42.ledger");
+//   if (!ledger) ...
+//   for (std::size_t i = 0; i < ledger->records().size(); i++) {
+//       const auto record = ledger->read(i);
+//       if (record) look_at(record->view(), ledger->records()[i].step);
+//   }
+//
 // docs/ledger.md has the promise, the files, and the state after a death at each moment.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "rollring/error.hpp"
+#include "rollring/schema.hpp"
 #include "rollring/time.hpp"
+#include "rollring/trajectory.hpp"
 #include "rollring/version.hpp"
 
 namespace rollring {
@@ -60,6 +73,59 @@ struct LedgerStat {
 // Errors: not_found (no ledger is there), not_a_ring, abi_mismatch (another version of the format,
 // or of the standard columns), permission_denied, system.
 ROLLRING_API Result<LedgerStat> stat_ledger(const std::filesystem::path& directory);
+
+// A record that a ledger keeps, without its columns.
+struct KeptInfo {
+    std::uint64_t number;  // in its ledger
+    GroupKey key;
+    std::uint64_t tokens;
+    std::optional<std::int64_t> step;  // of its acknowledgement; none: it was not acknowledged
+};
+
+// A record of a ledger, in memory of its own.
+class ROLLRING_API KeptRecord {
+  public:
+    KeptRecord(KeptRecord&&) noexcept;
+    KeptRecord& operator=(KeptRecord&&) noexcept;
+    ~KeptRecord();
+
+    // Ends with this object, and goes with it when it is moved.
+    [[nodiscard]] const TrajectoryView& view() const;
+
+  private:
+    friend class Ledger;
+    struct ROLLRING_LOCAL Impl;
+    explicit KeptRecord(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
+
+// The records of a ledger that no checkpoint has, as they were when it was opened. It takes no
+// part: it takes no lock, writes nothing and holds no file open, so that a living writer goes on.
+// Any thread may call the const members at once, and so may a forked child.
+class ROLLRING_API Ledger {
+  public:
+    // Looks through all of it, as stat_ledger() does. Errors: those of stat_ledger().
+    static Result<Ledger> open(const std::filesystem::path& directory);
+    Ledger(Ledger&&) noexcept;
+    Ledger& operator=(Ledger&&) noexcept;
+    ~Ledger();
+
+    [[nodiscard]] const Schema& schema() const;
+    [[nodiscard]] const LedgerStat& stat() const;
+    // In the order in which a restore would send them.
+    [[nodiscard]] std::span<const KeptInfo> records() const;
+    // Reads and checks one record. Requires index < records().size().
+    // Errors, after each of which others can be read: not_found (its file was removed since, for
+    // records that are settled or were moved), checksum_mismatch (damaged since; names the file and
+    // the offset), not_a_ring and abi_mismatch (likewise, the header of its file),
+    // permission_denied, system.
+    [[nodiscard]] Result<KeptRecord> read(std::size_t index) const;
+
+  private:
+    struct ROLLRING_LOCAL Impl;
+    explicit Ledger(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+};
 
 struct RestoreOptions {
     // Of the checkpoint from which the trainer goes on: batches that were acknowledged with steps
