@@ -34,9 +34,9 @@ SEES = {
 # The compiled module `_core` has the bindings of core and extras: these names are the extras', and
 # all others the core's.
 BINDINGS = {
-    "extras": ("Consumer", "LedgerRestore", "Memory", "MemoryDomain", "OwnedRing", "RecordedBatch",
-               "Recording", "RecordingWriter", "RequestBoard", "RequestWorker", "Store", "Taken",
-               "decode_plain", "encode_plain", "ledger_stat", "parked_list",
+    "extras": ("Consumer", "Ledger", "LedgerRestore", "Memory", "MemoryDomain", "OwnedRing",
+               "RecordedBatch", "Recording", "RecordingWriter", "RequestBoard", "RequestWorker",
+               "Store", "Taken", "decode_plain", "encode_plain", "ledger_stat", "parked_list",
                "remove_store", "set_array_helpers"),
 }
 # The private names that a file takes from beyond its walls; a module stands for its names.

@@ -1,3 +1,4 @@
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,8 @@
 #include "owned.hpp"
 #include "released.hpp"
 #include "rollring/extras/ledger.hpp"
+#include "taking.hpp"
+#include "with_files.hpp"
 
 namespace rollring::python {
 namespace {
@@ -18,12 +21,7 @@ nb::list texts(const std::vector<std::string>& all) {
     return made;
 }
 
-nb::dict ledger_stat(const std::string& directory) {
-    auto looked = [&] {
-        const Released released;  // reads files
-        return stat_ledger(directory);
-    }();
-    const LedgerStat stat = value_or_raise(std::move(looked));
+nb::dict dict_of(const LedgerStat& stat) {
     nb::dict made;
     made["directory"] = stat.directory;
     made["ring"] = stat.ring;
@@ -43,6 +41,49 @@ nb::dict ledger_stat(const std::string& directory) {
     made["unreadable"] = stat.unreadable;
     return made;
 }
+
+nb::dict ledger_stat(const std::string& directory) {
+    auto looked = [&] {
+        const Released released;  // reads files
+        return stat_ledger(directory);
+    }();
+    return dict_of(value_or_raise(std::move(looked)));
+}
+
+class PyLedger {
+  public:
+    explicit PyLedger(const std::string& directory) {
+        auto opened = [&] {
+            const Released released;
+            return Ledger::open(directory);
+        }();
+        ledger_.hold(value_or_raise(std::move(opened)));
+        schema_ = std::make_shared<const Schema>(ledger_.object->schema());
+    }
+    nb::dict stat() {
+        return dict_of(ledger_.in_turn([](const Ledger& ledger) { return ledger.stat(); }));
+    }
+    std::size_t size() {
+        return ledger_.in_turn([](const Ledger& ledger) { return ledger.records().size(); });
+    }
+    // The record, its number, the key of its group as in the facts of a stash, and the step of its
+    // acknowledgement, or None.
+    nb::tuple read(std::size_t index) {
+        const auto info =
+            ledger_.in_turn([&](const Ledger& ledger) { return ledger.records()[index]; });
+        const KeptRecord record =
+            with_files(ledger_, [&](const Ledger& ledger) { return ledger.read(index); });
+        return nb::make_tuple(nb::cast(Taken(Copied(record.view()), schema_)), info.number,
+                              nb::make_tuple(info.key.low, info.key.high), info.step);
+    }
+    void close() {
+        static_cast<void>(ledger_.take([] {}));
+    }
+
+  private:
+    Owned<Ledger> ledger_{"this ledger"};
+    std::shared_ptr<const Schema> schema_;
+};
 
 class PyLedgerRestore {
   public:
@@ -96,6 +137,12 @@ class PyLedgerRestore {
 
 void bind_ledger(nb::module_& module) {
     module.def("ledger_stat", &ledger_stat);
+    nb::class_<PyLedger>(module, "Ledger")
+        .def(nb::init<const std::string&>())
+        .def("stat", &PyLedger::stat)
+        .def("size", &PyLedger::size)
+        .def("read", &PyLedger::read)
+        .def("close", &PyLedger::close);
     nb::class_<PyLedgerRestore>(module, "LedgerRestore")
         .def(nb::init<const std::string&, const std::string&, std::optional<std::int64_t>,
                       const std::string&>())

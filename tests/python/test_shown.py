@@ -57,6 +57,12 @@ class World:
         self.stack.callback(rr.remove, kept, force=True)
         worker_of_kept = enter(rr.Producer(kept))
         worker_of_kept.park("parked", token_ids=[1])
+        with rr.Stash(kept) as stash_of_kept:
+            worker_of_kept.push("kept", token_ids=[1], repetition_id=0, group_size=2)
+            with pytest.raises(rr.TimedOutError):
+                stash_of_kept.next(0)
+            stash_of_kept.sync_ledger()
+        ledger = enter(rr.extras.open_ledger(folder / "ledger"))
         store = f"{ring}-store"
         self.stack.callback(rr.Store.remove, store, force=True)
         self.batch, self.share, self.update, self.transaction = batch, share, update, transaction
@@ -95,6 +101,8 @@ class World:
             tap,
             tapped,
             worker_of_kept.take_parked(),
+            ledger,
+            ledger[0],
         ]
         self.objects: list[Any] = made
 
@@ -153,6 +161,7 @@ def test_repr_never_raises(world: World) -> None:
         - {
             rr.Codec,
             rr.GatherColumn,
+            rr.extras.KeptRecord,
             rr.extras.LedgerStat,
             rr.extras.ParkedInfo,
             rr.extras.ParkedList,

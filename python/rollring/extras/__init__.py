@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from .codecs import Codec, PickleCodec, PlainCodec, TrajectoryCodec
 from .ledger import (
+    KeptRecord,
+    Ledger,
     LedgerStat,
     ParkedInfo,
     ParkedList,
     RestoreStat,
     list_parked,
+    open_ledger,
     restore,
     stat_ledger,
 )
@@ -31,6 +34,8 @@ from .store import Store
 
 __all__ = [
     "Codec",
+    "KeptRecord",
+    "Ledger",
     "LedgerStat",
     "MemoryDomain",
     "ParkedInfo",
@@ -50,6 +55,7 @@ __all__ = [
     "TrajectoryCodec",
     "list_parked",
     "log",
+    "open_ledger",
     "open_recording",
     "record",
     "restore",

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from .. import _core
-from ..adapters import named
+from ..adapters import Closes, columns_of, named, shown, unpicklable
 from ..errors import TimedOutError
 
 __all__ = [
+    "KeptRecord",
+    "Ledger",
     "LedgerStat",
     "ParkedInfo",
     "ParkedList",
     "RestoreStat",
     "list_parked",
+    "open_ledger",
     "restore",
     "stat_ledger",
 ]
@@ -77,6 +82,109 @@ def stat_ledger(directory: str | os.PathLike[str]) -> LedgerStat:
         AccessError: It is of another version of the format.
     """
     return LedgerStat(**named(_core.ledger_stat, os.fspath(directory)))
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRecord:
+    """A copy of a record that a ledger keeps, which stays valid.
+
+    Attributes:
+        fields: Its fields, by the names of `Producer.push`, and ``n_tokens``.
+        columns: Its columns: arrays, and decoded text and JSON. Columns of dtype bf16 come as
+            ``uint16``, their bits.
+        number: Of the record in its ledger.
+        key: Of its group, as `rollring.stat.stat_stash` has it.
+        step: With which it was acknowledged; None: it was not.
+    """
+
+    fields: dict[str, Any]
+    columns: dict[str, Any]
+    number: int
+    key: tuple[int, int]
+    step: int | None
+
+    @property
+    def acked(self) -> bool:
+        """Whether it was acknowledged; no checkpoint has settled it yet."""
+        return self.step is not None
+
+    @shown
+    def __repr__(self) -> str:
+        step = f"step {self.step}" if self.acked else "not acknowledged"
+        return (
+            f"<KeptRecord {self.number}: {self.fields['instance_id']!r}, "
+            f"{self.fields['n_tokens']} tokens, {step}>"
+        )
+
+
+class Ledger(Closes):
+    """The records of a ledger that no checkpoint has settled, as they were when it was opened.
+
+    ``len``, indices and iteration give them in the order in which `restore` would send them. It
+    takes no part: it takes no lock, writes nothing, and holds no file open, so that a living ring
+    may go on to write the ledger. Opening one reads all of its files, and checks all records.
+
+    Threads may share one, by turns. In a forked child it raises `ForkedError`: each process opens
+    its own.
+
+    Args:
+        directory: Of the ledger.
+
+    Raises:
+        NotFoundError: There is none.
+        AccessError: It is of another version of the format.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = os.fspath(directory)
+        self._core = named(_core.Ledger, self.directory)
+
+    @property
+    def stat(self) -> LedgerStat:
+        """Its contents, as they were when it was opened, and the damage."""
+        return LedgerStat(**self._core.stat())
+
+    def __len__(self) -> int:
+        return self._core.size()
+
+    def __getitem__(self, index: int) -> KeptRecord:
+        """Read and check one record.
+
+        Raises:
+            IndexError: There is none.
+            NotFoundError: A living ring has removed its file since, as the records in it were
+                settled or moved. Others can be read.
+            ChecksumError: Its bytes were damaged since; the text has the file and the offset.
+                Others can be read.
+            ClosedError: The ledger was closed.
+        """
+        taken, number, key, step = named(self._core.read, range(len(self))[index])
+        return KeptRecord(taken.fields(), columns_of(taken), number, key, step)
+
+    def __iter__(self) -> Iterator[KeptRecord]:
+        """All records; an error of one ends the iteration, and indices reach those behind it."""
+        for index in range(len(self)):
+            yield self[index]
+
+    def close(self) -> None:
+        """Forget the records. Those that were read stay."""
+        self._core.close()
+
+    __reduce__ = unpicklable("an open ledger", "send its directory")
+
+    @shown
+    def __repr__(self) -> str:
+        return f"<Ledger {self.directory!r}: {len(self)} records>"
+
+
+def open_ledger(directory: str | os.PathLike[str]) -> Ledger:
+    """`Ledger`: the records of a ledger, to look at before a restore.
+
+    with rr.extras.open_ledger("runs/42.ledger") as ledger:
+        for record in ledger:
+            print(record.fields["instance_id"], record.step)
+    """
+    return Ledger(directory)
 
 
 @dataclass(frozen=True)
