@@ -282,7 +282,8 @@ def view(folder, rollouts):
     for line in examples("view"):
         out = done(paste(folder, line, "x"))
         assert "asked: -m rollring.view --port " in out, out
-        assert out.endswith(("-- x\n", "-- rollouts.jsonl\n", "-- runs/42\n")), out
+        sources = ("x", "rollouts.jsonl", "runs/42", "runs/42.ledger")
+        assert out.endswith(tuple(f"-- {one}\n" for one in sources)), out
     python.unlink()
 
 

@@ -15,9 +15,11 @@ constexpr const char* view_footer = R"(Examples:
   rollring view rollouts.jsonl --tokenizer model/
   rollring view r --port 0 --keep 5000
   rollring view runs/42
+  rollring view runs/42.ledger
 The page shows groups as they form, their members side by side, and each token of a
 member, coloured by a column. Without --tokenizer it shows token IDs. It only reads: the
-run does not notice it. If the ring does not exist, the page waits for it. --host with
+run does not notice it. If the ring does not exist, the page waits for it. Of a ledger it
+shows the records that no checkpoint has, as they are when it opens. --host with
 another address than this machine's own needs the token of the printed address, which is
 made if none is given. The Python package rollring must be installed.)";
 
@@ -60,9 +62,10 @@ Command add_view(CLI::App& app) {
     auto options = std::make_shared<ViewOptions>();
     CLI::App* sub = app.add_subcommand("view", "Show rollouts on a page in the browser");
     sub->footer(view_footer);
-    sub->add_option("source", options->source, "Name of a ring, a file of rollouts, or a recording")
+    sub->add_option("source", options->source,
+                    "Name of a ring, a file of rollouts, a recording, or a ledger")
         ->required()
-        ->type_name("RING|FILE");
+        ->type_name("RING|FILE|LEDGER");
     sub->add_option("--port", options->port, "Port of the page, 0 for any free one")
         ->check(CLI::Range(0, 65535))
         ->type_name("PORT")
@@ -75,7 +78,7 @@ Command add_view(CLI::App& app) {
                     "tokenizer.json, or a folder of transformers: shows text instead of IDs")
         ->type_name("PATH");
     sub->add_option("--keep", options->keep,
-                    "Groups that the page keeps: by default 1000 of a ring, 10000 of a file")
+                    "Groups that the page keeps: by default 1000 of a ring, else 10000")
         ->check(CLI::PositiveNumber)
         ->type_name("GROUPS");
     sub->add_option("--keep-bytes", options->keep_bytes, "Their bytes at most; by default 2 GiB")

@@ -10,6 +10,7 @@ for `rollring produce`.
 from __future__ import annotations
 
 from .._arrays import images_of
+from ._files import holds_rollouts
 from ._read import read_rollouts
 
-__all__ = ["images_of", "read_rollouts"]
+__all__ = ["holds_rollouts", "images_of", "read_rollouts"]

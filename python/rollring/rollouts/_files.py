@@ -81,14 +81,27 @@ def rows(path: str) -> Iterator[Row]:
     place = Path(path)
     if not place.is_dir():
         yield from _rows_of_file(place)
-    elif (place / "state.json").exists() or (place / "dataset_dict.json").exists():
+    elif _is_dataset(place):
         yield from _rows_of_dataset(place)
     else:
-        files = [one for one in place.iterdir() if one.name.endswith(_SUFFIXES)]
+        files = _files_in(place)
         if not files:
             raise refused(path, f"there is no file of rollouts in it ({', '.join(_SUFFIXES)})")
         for one in sorted(files, key=_natural):
             yield from _rows_of_file(one)
+
+
+def holds_rollouts(folder: str) -> bool:
+    """Whether `read_rollouts` finds a file in this folder; its contents are not looked at."""
+    return _is_dataset(Path(folder)) or bool(_files_in(Path(folder)))
+
+
+def _is_dataset(folder: Path) -> bool:
+    return (folder / "state.json").exists() or (folder / "dataset_dict.json").exists()
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [one for one in folder.iterdir() if one.name.endswith(_SUFFIXES)]
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

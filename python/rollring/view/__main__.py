@@ -16,10 +16,19 @@ from urllib.parse import quote
 
 from .. import stat
 from ..errors import InvalidArgumentError, NotFoundError, RollringError
+from ..rollouts import holds_rollouts
 from ._answers import Answers
 from ._groups import Groups
 from ._server import LOOPBACK, PageServer
-from ._sources import FileSource, RecordingSource, RingSource, is_recording
+from ._sources import (
+    FileSource,
+    LedgerSource,
+    RecordingSource,
+    RingSource,
+    Source,
+    is_ledger,
+    is_recording,
+)
 from ._text import load
 
 PROGRAM = "rollring view"
@@ -28,13 +37,16 @@ PROGRAM = "rollring view"
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="Show the rollouts of a ring, a file or a recording on a page in the browser.",
+        description="Show the rollouts of a ring, a file, a recording or a ledger on a page in the "
+        "browser.",
         epilog="$ROLLRING_TOKEN is the token that a page must bring. docs/view.md describes the "
         "page.",
         allow_abbrev=False,
     )
     parser.add_argument(
-        "source", metavar="RING|FILE", help="name of a ring, or path of rollouts or of a recording"
+        "source",
+        metavar="RING|FILE|LEDGER",
+        help="name of a ring, or path of rollouts, of a recording or of a ledger",
     )
     parser.add_argument("--port", type=int, default=8420, metavar="N", help="0: any free one")
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS")
@@ -57,7 +69,7 @@ def is_file(source: str) -> bool:
     return os.sep in source or os.path.exists(source)
 
 
-def source_of(options: argparse.Namespace) -> RingSource | FileSource | RecordingSource:
+def source_of(options: argparse.Namespace) -> Source:
     path = is_file(options.source)
     if path and not os.path.exists(options.source):
         raise InvalidArgumentError(f"there is no file {options.source}")
@@ -68,7 +80,20 @@ def source_of(options: argparse.Namespace) -> RingSource | FileSource | Recordin
     groups = Groups(options.keep or 10_000, options.keep_bytes, arriving=False)
     if is_recording(options.source):
         return RecordingSource(options.source, groups)
+    if is_ledger(options.source):
+        return LedgerSource(options.source, groups)
+    check_file(options.source)
     return FileSource(options.source, groups, tokenizer_of_text(options.tokenizer))
+
+
+def check_file(path: str) -> None:
+    """Refuse a path that no source reads."""
+    if os.path.isdir(path) and not holds_rollouts(path):
+        raise InvalidArgumentError(
+            f"{path} is a directory with neither a recording, nor a ledger, nor a file of rollouts"
+        )
+    if path.endswith(".ledger") and os.path.isfile(path):
+        raise InvalidArgumentError(f"{path} is a file of a ledger: give its directory")
 
 
 def tell_of_no_ring(name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import Sequence
+from ..extras.ledger import KeptRecord
 from ..tap import TappedRecord
 
 Array = np.ndarray[Any, Any]
@@ -198,6 +199,11 @@ def of_recording(sequence: Sequence, size: int) -> Rollout:
     fields["group_size"] = fields["group_size"] or size
     own = {name: found[name] for name in sequence.columns if name != "instance_id"}
     return Rollout(sequence.instance_id, fields, own)
+
+
+def of_ledger(record: KeptRecord) -> Rollout:
+    fields = {name: record.fields[name] for name in FIELDS}
+    return Rollout(record.fields["instance_id"], fields, record.columns, key=record.key)
 
 
 def of_file(line: dict[str, Any]) -> Rollout:

@@ -1,5 +1,5 @@
-"""Where the rollouts of a page come from: a ring, looked at ten times a second, a file, or a
-recording.
+"""Where the rollouts of a page come from: a ring, looked at ten times a second, a file, a
+recording, or a ledger.
 """
 
 from __future__ import annotations
@@ -8,15 +8,18 @@ import os
 import threading
 import time
 from collections import deque
+from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 from .. import stat
 from ..errors import NotFoundError, RollringError
+from ..extras.ledger import LedgerStat, open_ledger
 from ..extras.recording import Recording, open_recording
 from ..rollouts import read_rollouts
 from ..tap import Tap
 from ._groups import Group, Groups
-from ._rollout import of_file, of_recording, of_ring
+from ._rollout import of_file, of_ledger, of_recording, of_ring
 
 TAP_EVERY = 0.1
 BUSY = 0.01  # seconds of a look: a tenth of a CPU at most
@@ -26,10 +29,11 @@ LOOK_AGAIN = 0.2  # for batches that were recorded since
 SETTLED = 3.0  # seconds after which a stash has seen a record
 SPEEDS = 3600  # of the latest seconds
 SHOWN_ROWS = 2_000  # of a stash's groups
+SHOWN_MISSING = 64  # members of a group
 
 
 class Source(Protocol):
-    kind: str  # "ring", "file" or "recording"
+    kind: str  # "ring", "file", "recording" or "ledger"
     name: str
     groups: Groups
     problem: str  # why nothing comes, for people; empty: nothing is wrong
@@ -318,6 +322,74 @@ class RecordingSource(_Still):
         if not self.done or problem != self.problem:
             self.problem = problem
             self._told()
+
+
+class LedgerSource(_Still):
+    """The records of a ledger, as they are when it is opened: each look reads all of it."""
+
+    kind = "ledger"
+
+    def __init__(self, path: str, groups: Groups) -> None:
+        super().__init__(path, groups)
+        self._steps: dict[str, int] = {}  # of groups that were acknowledged, by their names
+
+    def state_of(self, group: Group) -> dict[str, Any]:
+        step = self._steps.get(group.name)
+        if step is not None:
+            return {"state": "finished", "missing": [], "senders": [], "step": step}
+        missing = (one for one in range(group.size) if one not in group.members)
+        return {
+            "state": "ready" if group.complete else "open",
+            "missing": [] if group.complete else list(islice(missing, SHOWN_MISSING)),
+            "senders": [],
+        }
+
+    def _read(self) -> None:
+        with open_ledger(self.name) as ledger:
+            told = facts_of(ledger.stat)
+            self.problem = "; ".join(told)
+            left_out = 0
+            for index in range(len(ledger)):
+                if self._ends.is_set():
+                    return
+                try:
+                    record = ledger[index]
+                except RollringError as error:  # damaged, or removed: others can be read
+                    left_out += 1
+                    why = f"records left out: {left_out}, the latest because {error}"
+                    self.problem = "; ".join([*told, why])
+                    continue
+                rollout = of_ledger(record)
+                with self.groups.lock:
+                    if record.step is not None:
+                        self._steps[rollout.group] = record.step
+                    self.groups.add(rollout)
+
+
+def facts_of(ledger: LedgerStat) -> list[str]:
+    """Facts of a ledger that its groups do not show, for people."""
+    told = []
+    if ledger.is_written:
+        told.append(
+            "a run writes this ledger: the page shows its state of "
+            f"{time.strftime('%H:%M:%S')}, and a new page a later one"
+        )
+    if ledger.failure:
+        told.append(ledger.failure)
+    if ledger.damaged:
+        told.append(
+            f"parts that cannot be read: {len(ledger.damaged)}, one of them: {ledger.damaged[0]}"
+        )
+    if not ledger.records:
+        told.append(f"it has no records (parked rollouts: {ledger.parked})")
+    return told
+
+
+def is_ledger(path: str) -> bool:
+    """Whether it is the directory of one, which may have parked rollouts alone."""
+    return any(one.stem.isdigit() and one.is_file() for one in Path(path).glob("*.ledger")) or any(
+        Path(path, "parked").glob("*.parked")
+    )
 
 
 def is_recording(path: str) -> bool:

@@ -64,6 +64,11 @@ function table(id, head, rows) {
 }
 
 export function waitingView(state) {
+  if (state.kind === "ledger") {
+    return make("section", { class: "tables", id: "waiting" },
+      make("p", { class: "soft", text: "A ledger has no producers. Its open groups wait for a restore, and for a run that completes them." }),
+      make("button", { type: "button", text: "Groups that are open", onclick: () => go({ view: "", state: "open" }) }));
+  }
   if (state.kind !== "ring") {
     return make("section", { class: "tables", id: "waiting" },
       make("p", { class: "soft", text: `A ${state.kind} has no producers, and nothing waits in it.` }));

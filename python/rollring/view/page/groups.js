@@ -168,7 +168,8 @@ function row(group, index, chosen) {
 export function stateText(group) {
   const size = group.size || "?";
   const members = `${group.members}/${size}`;
-  return group.state === "finished" && group.complete ? `${group.members}` : `${group.state} ${members}`;
+  const text = group.state === "finished" && group.complete ? `${group.members}` : `${group.state} ${members}`;
+  return group.step === undefined ? text : `${text} · step ${group.step}`;
 }
 
 function bars(rewards) {
