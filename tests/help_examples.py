@@ -270,6 +270,7 @@ def top(folder, rollouts):
     for line in examples("top"):
         out = done(paste(folder, f"script -qec '{line}' /dev/null", "x")).replace("\r", "")
         assert "asked: -m rollring.top --every " in out and out.endswith("-- x\n"), out
+        assert " ".join(line.split()[3:]) in out, (line, out)  # its options
     python.unlink()
 
 

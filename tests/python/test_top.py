@@ -357,7 +357,9 @@ def test_the_footer_names_the_keys_of_the_table_that_has_the_focus(ring: str) ->
     run(page, play)
 
 
-@pytest.mark.parametrize("words", [["a/b"], ["r", "--every", "0"], []])
+@pytest.mark.parametrize(
+    "words", [["a/b"], ["r", "--every", "0"], ["r", "--keep", "0"], ["r", "--keep-bytes", "0"], []]
+)
 def test_wrong_use(words: list[str]) -> None:
     command = [sys.executable, "-m", "rollring.top", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

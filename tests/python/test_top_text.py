@@ -130,6 +130,23 @@ def test_a_long_member_is_decoded_as_far_as_it_is_looked_at(ring: str) -> None:
         run(page, play, WIDE)
 
 
+def test_turns_by_colour_and_by_a_bar(ring: str) -> None:
+    page = Page(ring, EVERY)
+    with rr.Producer(ring) as producer:
+        producer.push("p", token_ids=[5, 6], n_prompt=1, repetition_id=0, group_size=2)
+
+        async def play(pilot: Any) -> None:
+            await open_group(pilot, page, "open")
+            await until(pilot, lambda: shown(page)[:2] == ["  5", "┃ 6"])
+            pane = page.screen.query_one("#text", TextPane)
+            given, trained = (pane.render_line(y)._segments[1].style for y in range(2))
+            assert given is not None and trained is not None
+            assert given.dim and not trained.dim
+            assert trained.color is not None and trained.color.name == "green" != given.color
+
+        run(page, play, WIDE)
+
+
 def test_names_that_are_hostile(ring: str) -> None:
     page = Page(ring, EVERY)
     with rr.Producer(ring, name="\u202eenv") as producer:
