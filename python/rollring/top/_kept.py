@@ -43,17 +43,17 @@ class Kept:
             f"{ring} {tuple(row['key'])}": row | {"kept": ""} for row in look.groups
         }
         sums = {}
-        with self.groups.lock:
-            for group in self.groups.all():
-                name = f"{group.first.ring} {group.first.key}"
-                if name in rows:
-                    rows[name]["kept"] = group.name
-                    continue
+        for group in self.groups.all():
+            name = f"{group.first.ring} {group.first.key}"
+            if name in rows:
+                rows[name]["kept"] = group.name
+                continue
+            with self.groups.lock:  # for each, so that the tap and the screen wait for none
                 known = self._sums.get(group.name)
                 if known is None or known[0] != group.changed:
                     known = group.changed, summed(group)
-                sums[group.name] = known
                 rows[name] = known[1] | self._now(group, group.first.ring == ring)
+            sums[group.name] = known
         self._sums = sums
         return rows
 
