@@ -11,7 +11,7 @@ import pytest
 
 import rollring as rr
 from conftest import PATIENCE
-from kept_ledgers import dead, flip_last, kept
+from kept_ledgers import dead, flip_last, kept, send
 from rollring.view._groups import Groups
 from rollring.view._sources import LedgerSource, is_ledger, is_recording
 from view_pages import Page, served, until
@@ -45,6 +45,33 @@ def test_a_page_of_a_ledger(dead: Path, tmp_path: Path) -> None:
         assert part["ids"] == [1, 1, 1, 1, 1, 7]
     assert is_ledger(str(dead)) and not is_recording(str(dead))
     assert not is_ledger(str(tmp_path))  # which holds directories of ledgers
+
+
+def test_a_page_of_a_prompt_in_several_steps(kept: tuple[str, Path]) -> None:
+    name, directory = kept
+    with (
+        rr.Producer(name) as producer,
+        rr.Stash(name, batch_groups=1, tombstones=1) as stash,
+    ):
+        for prompt in ("again", "other", "again"):
+            for member in range(2):
+                send(producer, prompt, member)
+            stash.next(PATIENCE).ack()
+        send(producer, "other", 0)
+        with pytest.raises(rr.TimedOutError):
+            stash.next(0)
+        stash.sync_ledger()
+    with page_of(directory) as page:
+        assert wait_for_all(page)["rollouts"] == 7
+        groups = page.ask("groups")["groups"]
+        assert sorted(
+            (one["instance_id"], one.get("step", -1), one["members"]) for one in groups
+        ) == [
+            ("again", 0, 2),
+            ("again", 2, 2),
+            ("other", -1, 1),
+            ("other", 1, 2),
+        ]
 
 
 def test_a_page_names_damage_and_the_run_that_writes(kept: tuple[str, Path], dead: Path) -> None:

@@ -203,7 +203,10 @@ def of_recording(sequence: Sequence, size: int) -> Rollout:
 
 def of_ledger(record: KeptRecord) -> Rollout:
     fields = {name: record.fields[name] for name in FIELDS}
-    return Rollout(record.fields["instance_id"], fields, record.columns, key=record.key)
+    # A prompt may be trained on in several steps: each step's group is one of its own.
+    step = 0 if record.step is None else record.step + 1
+    name = record.fields["instance_id"]
+    return Rollout(name, fields, record.columns, key=record.key, ring=step)
 
 
 def of_file(line: dict[str, Any]) -> Rollout:
