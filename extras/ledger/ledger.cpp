@@ -109,7 +109,8 @@ Result<Ledger> Ledger::open(const std::filesystem::path& directory) {
     // read() means the same directory after a chdir().
     std::error_code unknown;
     auto whole = std::filesystem::absolute(directory, unknown);
-    auto impl = std::make_unique<Impl>(Impl{.directory = unknown ? directory : std::move(whole),
+    if (unknown) whole = directory;
+    auto impl = std::make_unique<Impl>(Impl{.directory = std::move(whole),
                                             .schema = std::move(found.schema),
                                             .stat = std::move(looked->stat),
                                             .file_ids = std::move(found.file_ids),

@@ -177,6 +177,17 @@ TEST_CASE("ledger: a reader's record stays while its ring and ledger go, and mov
     CHECK(kept->view().token_ids().size() == 200);
 }
 
+TEST_CASE("ledger: a reader of a relative path reads on in another directory") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    fill(ring);
+    const auto before = std::filesystem::current_path();
+    std::filesystem::current_path(folder.path().parent_path());
+    const Ledger ledger = open_ledger(folder.path().filename());
+    std::filesystem::current_path(before);
+    CHECK(contents_of(ledger).size() == 5);
+}
+
 TEST_CASE("ledger: a bit that flips while a reader is open is named, and takes one record") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));
