@@ -1,6 +1,8 @@
 #pragma once
 // A part of a segment before it is on the disk: entries in memory that a direct write can take.
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,11 +22,13 @@ namespace rollring::ledger {
     return (std::uint64_t{device()} << 32) | device();
 }
 
-// Memory at a multiple of a block, which grows.
+// Memory at a multiple of a block, which grows. It has large pages where the system gives them: a
+// direct write pins page by page, which costs much of the disk's rate with small ones.
 class BlockBuffer {
   public:
     [[nodiscard]] std::byte* data() { return memory_.get(); }
     [[nodiscard]] std::uint64_t used() const { return used_; }
+    [[nodiscard]] std::uint64_t size() const { return size_; }
     [[nodiscard]] std::span<const std::byte> bytes() const { return {memory_.get(), used_}; }
     void clear() { used_ = 0; }
     // Room for that many more bytes, whose contents are not set.
@@ -43,15 +47,18 @@ class BlockBuffer {
     }
 
   private:
+    static constexpr std::uint64_t large_page = std::uint64_t{2} << 20;
     struct Free {
         void operator()(std::byte* memory) const {
-            ::operator delete(memory, std::align_val_t{block});
+            ::operator delete(memory, std::align_val_t{large_page});
         }
     };
     void reserve(std::uint64_t bytes) {
-        const std::uint64_t whole = (bytes + block - 1) / block * block;
+        const std::uint64_t whole = (bytes + large_page - 1) / large_page * large_page;
         std::unique_ptr<std::byte[], Free> more(
-            static_cast<std::byte*>(::operator new(whole, std::align_val_t{block})));
+            static_cast<std::byte*>(::operator new(whole, std::align_val_t{large_page})));
+        // Refused by some systems: the memory serves as it is.
+        if (bytes >= large_page) static_cast<void>(madvise(more.get(), whole, MADV_HUGEPAGE));
         if (used_ != 0) std::memcpy(more.get(), memory_.get(), used_);
         memory_ = std::move(more);
         size_ = whole;

@@ -21,7 +21,8 @@ namespace {
 constexpr std::uint64_t behind_bytes_max = std::uint64_t{32} << 20;  // in memory
 constexpr std::uint64_t segments_of_bound = 16;
 constexpr std::uint64_t segment_bytes_max = std::uint64_t{256} << 20;
-constexpr std::size_t spare_max = 2;
+// The buffers that wait for another chunk: the kernel would have to clear fresh memory for each.
+constexpr std::uint64_t spare_bytes_max = behind_bytes_max + (std::uint64_t{16} << 20);
 constexpr auto space_again = std::chrono::milliseconds(200);
 
 std::uint64_t in_blocks(std::uint64_t bytes) {
@@ -109,6 +110,7 @@ Chunk LogWriter::take_spare() {
     if (!spare_.empty()) {
         chunk.buffer = std::move(spare_.back());
         spare_.pop_back();
+        spare_bytes_ -= chunk.buffer.size();
     }
     chunk.segment = segments_.back().number;
     chunk.offset = segment_end_;
@@ -325,7 +327,7 @@ int LogWriter::make_segment(const Chunk& chunk) {
     const auto path = plan_.directory / recording::file_name(chunk.segment, segment_ending);
     did_ = "cannot make a file";
     retry_ = true;
-    const int error = disk().make(path, chunk.file_bytes, plan_.durable != Durable::none, made);
+    const int error = disk().make(path, chunk.file_bytes, true, made);
     if (error != 0) return error;
     file_ = std::move(made);
     file_segment_ = chunk.segment;
@@ -379,7 +381,8 @@ void LogWriter::finish(Chunk chunk) {
     durable_ = std::max(durable_, chunk.ticket);
     writing_bytes_ = 0;
     no_space_ = false;
-    if (spare_.size() < spare_max && chunk.buffer.used() != 0) {
+    if (spare_bytes_ + chunk.buffer.size() <= spare_bytes_max && chunk.buffer.used() != 0) {
+        spare_bytes_ += chunk.buffer.size();
         chunk.buffer.clear();
         spare_.push_back(std::move(chunk.buffer));
     }

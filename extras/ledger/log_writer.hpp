@@ -127,6 +127,7 @@ class LogWriter {
     std::condition_variable done_;
     std::deque<Chunk> queue_;  // the last one is open to further entries
     std::vector<BlockBuffer> spare_;
+    std::uint64_t spare_bytes_ = 0;
     std::deque<SegmentSize> segments_;
     std::uint64_t file_bytes_ = 0;  // of all of them
     std::uint64_t next_segment_;
