@@ -44,7 +44,12 @@ std::uint64_t without_zeros(std::span<const std::byte> part) {
 class SegmentScan {
   public:
     SegmentScan(const FileReader& file, std::uint64_t bytes, Contents& found, Broken& broken)
-        : file_(&file), bytes_(bytes), window_(file, bytes), found_(&found), broken_(&broken) {}
+        : file_(&file),
+          bytes_(bytes),
+          written_(file.written_end(bytes)),
+          window_(file, bytes),
+          found_(&found),
+          broken_(&broken) {}
 
     void run();
 
@@ -57,10 +62,12 @@ class SegmentScan {
     void take_ring(std::span<const std::byte> payload);
     // The offset of the next entry behind other bytes; the file's end if there is none.
     std::uint64_t skip_to_entry(std::uint64_t offset);
+    void check_written_end();
     void note_cut(std::uint64_t offset, std::uint64_t end);
 
     const FileReader* file_;
     std::uint64_t bytes_;
+    std::uint64_t written_;  // zeros lie behind it
     FileWindow window_;
     Contents* found_;
     Broken* broken_;
@@ -75,11 +82,12 @@ std::optional<EntryHeader> SegmentScan::entry_at(std::uint64_t offset) {
 std::uint64_t SegmentScan::skip_to_entry(std::uint64_t offset) {
     std::uint64_t next = offset;
     std::uint64_t end = offset;  // of the last byte that is not zero
-    while (next < bytes_ && (next == offset || !entry_at(next))) {
+    while (next < written_ && (next == offset || !entry_at(next))) {
         const auto part = window_.at(next, std::min(line, bytes_ - next));
         if (const std::uint64_t bytes = without_zeros(part)) end = next + bytes;
         next += part.size();
     }
+    if (next >= written_) next = bytes_;
     if (next == bytes_) {
         if (end != offset) note_cut(offset, end);
     } else if (end != offset || next != (offset + block) / block * block) {
@@ -96,7 +104,16 @@ void SegmentScan::note_cut(std::uint64_t offset, std::uint64_t end) {
                              file_->path().string(), offset));
 }
 
+// Some file systems have taken data for a hole while it was on its way to the disk.
+void SegmentScan::check_written_end() {
+    constexpr std::uint64_t looked_at = std::uint64_t{1} << 20;
+    const std::uint64_t some = std::min(looked_at, bytes_ - written_);
+    if (without_zeros(window_.at(written_, some)) != 0) written_ = bytes_;
+}
+
 void SegmentScan::run() {
+    file_->read_ahead(written_);
+    if (written_ < bytes_) check_written_end();
     std::uint64_t offset = found_->used = found_->end = file_->first_entry();
     while (offset < bytes_) {
         const auto entry = entry_at(offset);
@@ -262,7 +279,6 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken
     found.file_ids[one.number] = file->header().file_id;
     const auto bytes = file->bytes();
     if (!bytes) return std::unexpected(bytes.error());
-    file->read_ahead();
     // Sectors that the disk cannot read are damage like any other.
     SegmentScan(*file, *bytes, found, broken).run();
     return {};

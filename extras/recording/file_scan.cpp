@@ -65,8 +65,22 @@ Result<std::uint64_t> FileReader::bytes() const {
     return static_cast<std::uint64_t>(found.st_size);
 }
 
-void FileReader::read_ahead() const {
-    static_cast<void>(posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_WILLNEED));
+std::uint64_t FileReader::written_end(std::uint64_t file_bytes) const {
+    const auto size = static_cast<off_t>(file_bytes);
+    off_t end = 0;
+    while (end < size) {
+        const off_t hole = lseek(fd_.get(), end, SEEK_HOLE);
+        if (hole < 0) return file_bytes;
+        const off_t data = lseek(fd_.get(), hole, SEEK_DATA);
+        if (data < 0 && errno == ENXIO) return static_cast<std::uint64_t>(hole);
+        if (data < 0) return file_bytes;
+        end = data;
+    }
+    return file_bytes;
+}
+
+void FileReader::read_ahead(std::uint64_t bytes) const {
+    static_cast<void>(posix_fadvise(fd_.get(), 0, static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
 }
 
 Result<bool> FileReader::read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const {

@@ -26,8 +26,11 @@ class FileReader {
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
     [[nodiscard]] std::uint64_t first_entry() const;
     [[nodiscard]] Result<std::uint64_t> bytes() const;
-    // Most of it will be read: the disk begins with all of it at once.
-    void read_ahead() const;
+    // The end of the bytes that were written. The space behind it is only reserved, as far as the
+    // file system knows, and has zeros.
+    [[nodiscard]] std::uint64_t written_end(std::uint64_t file_bytes) const;
+    // These first bytes will be read: the disk begins with all of them at once.
+    void read_ahead(std::uint64_t bytes) const;
 
     // The header of the entry there; empty if these bytes are none.
     [[nodiscard]] Result<std::optional<EntryHeader>> entry_at(std::uint64_t offset) const;

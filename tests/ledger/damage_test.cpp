@@ -1,5 +1,6 @@
 // Ledgers whose files were cut short or changed.
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "fd.hpp"
 #include "ledger_layout.hpp"
 #include "ledgers.hpp"
 
@@ -91,6 +93,34 @@ TEST_CASE("ledger: a block that cannot be read takes what it has a part of, and 
         lost += unread.unreadable != 0 ? 1 : 0;
     }
     CHECK(lost != 0);
+}
+
+TEST_CASE("ledger: a hole in a file hides nothing behind it, and reserved space is no damage") {
+    const Bytes whole = small_ledger();
+    const LedgerFolder folder;
+    const auto path = folder.path() / "00000001.ledger";
+    write_bytes(path, whole);
+    const LedgerStat before = look_at(folder.path());
+    CHECK(before.damaged.empty());
+    std::filesystem::resize_file(path, whole.size() + (std::uintmax_t{8} << 20));
+    const LedgerStat reserved = look_at(folder.path());
+    CHECK(reserved.records == before.records);
+    CHECK(reserved.damaged.empty());
+    constexpr std::uint64_t hole = std::uint64_t{3} << 20;
+    for (std::uint64_t at = ledger::block; at < whole.size(); at += ledger::block) {
+        CAPTURE(at);
+        Bytes apart = whole;
+        apart.insert(apart.begin() + static_cast<std::ptrdiff_t>(at), hole, '\0');
+        write_bytes(path, apart);
+        const LedgerStat without = look_at(folder.path());
+        const Fd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
+        REQUIRE(fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                          static_cast<off_t>(at), static_cast<off_t>(hole)) == 0);
+        const LedgerStat punched = look_at(folder.path());
+        CHECK(punched.records == without.records);
+        CHECK(punched.unreadable == without.unreadable);
+        CHECK(punched.damaged == without.damaged);
+    }
 }
 
 TEST_CASE("ledger: of a segment that is cut short anywhere, all whole records are given") {
