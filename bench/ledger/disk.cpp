@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -24,18 +25,21 @@ namespace bench {
 namespace {
 
 constexpr std::uint64_t disk_block = 4096;
+constexpr std::uint64_t large_page = std::uint64_t{2} << 20;
 constexpr std::uint64_t read_bytes = std::uint64_t{1} << 20;
 
 struct FreeBlocks {
     void operator()(std::byte* memory) const {
-        ::operator delete(memory, std::align_val_t{disk_block});
+        ::operator delete(memory, std::align_val_t{large_page});
     }
 };
 using Blocks = std::unique_ptr<std::byte[], FreeBlocks>;
 
 // Not zeros: some disks have a shorter way for them.
-Blocks random_blocks(std::uint64_t bytes) {
-    Blocks memory(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{disk_block})));
+Blocks random_blocks(std::uint64_t bytes, bool large_pages = false) {
+    const std::uint64_t whole = round_up(bytes, large_page);
+    Blocks memory(static_cast<std::byte*>(::operator new(whole, std::align_val_t{large_page})));
+    if (large_pages) static_cast<void>(madvise(memory.get(), whole, MADV_HUGEPAGE));
     std::minstd_rand random(1);
     for (std::uint64_t i = 0; i < bytes; i++) memory[i] = static_cast<std::byte>(random() >> 8);
     return memory;
@@ -80,7 +84,7 @@ void write_files(Board& board, const std::filesystem::path& directory, const Dis
     const std::uint64_t chunk = std::max(disk_block, round_up(work.chunk_bytes, disk_block));
     const std::uint64_t of_file = std::max(work.file_bytes / chunk, std::uint64_t{1}) * chunk;
     const std::uint64_t chunks = std::max(work.bytes / chunk, std::uint64_t{1});
-    const Blocks memory = random_blocks(chunk);
+    const Blocks memory = random_blocks(chunk, work.large_pages);
     std::vector<File> files;
     for (std::uint64_t at = 0; at < chunks * chunk; at += of_file) {
         files.emplace_back(directory / fmt::format("disk.{}", files.size()),

@@ -34,6 +34,7 @@ struct DiskWork {
     std::uint64_t chunk_bytes = 0;  // of one write, with an fdatasync behind it
     std::uint64_t file_bytes = 0;   // reserved before the clock starts
     bool realtime = false;          // under SCHED_RR
+    bool large_pages = false;       // of the memory that is written
 };
 // Bytes a second. 0: interrupted.
 double write_rate(const std::filesystem::path& directory, const DiskWork& work);

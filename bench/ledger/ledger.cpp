@@ -63,7 +63,7 @@ class Length {
         return static_cast<std::uint64_t>(std::max(1L, std::lround(bytes)));
     }
     Trained run(const std::string& durable);
-    double disk(std::uint64_t chunk_bytes);
+    double disk(std::uint64_t chunk_bytes, bool large_pages = false);
 
     const LedgerQuestion* options_;
     Cpus cpus_;
@@ -113,14 +113,15 @@ Trained Length::run(const std::string& durable) {
     return trained;
 }
 
-double Length::disk(std::uint64_t chunk_bytes) {
+double Length::disk(std::uint64_t chunk_bytes, bool large_pages) {
     if (interrupted()) return 0;
     progress_->step("the disk alone");
     return write_rate(options_->directory,
                       {.bytes = static_cast<std::uint64_t>(latest_.written_bytes),
                        .chunk_bytes = chunk_bytes,
                        .file_bytes = file_bytes,
-                       .realtime = cpus_.realtime});
+                       .realtime = cpus_.realtime,
+                       .large_pages = large_pages});
 }
 
 void Length::measure_round() {
@@ -148,6 +149,7 @@ void Length::measure_rates() {
         found.add(durable + "_disk_gb_per_s", alone / 1e9);
     }
     const double large = disk(large_chunk);
+    const double pinned = disk(large_chunk, true);
     const double again = run("").tokens_per_s;
     if (interrupted()) return;
     figures_.add("without_tokens_per_s", plain);
@@ -157,6 +159,7 @@ void Length::measure_rates() {
         figures_.add(name, is_share ? 2 * values[0] / (plain + again) : values[0]);
     }
     figures_.add("disk_16mib_gb_per_s", large / 1e9);
+    figures_.add("disk_16mib_large_pages_gb_per_s", pinned / 1e9);
     figures_.add("line_ns", line_ns(options_->common.choose_cpus()));
 }
 
@@ -255,7 +258,7 @@ void Length::append_to(Json& report) const {
 std::size_t runs_of(const LedgerQuestion& options) {
     std::size_t runs = 0;
     for (const std::string& part : options.parts) {
-        if (part == "rates") runs += 3 + 3 * options.durable.size();
+        if (part == "rates") runs += 4 + 3 * options.durable.size();
         if (part == "pushes") runs += 4;
         if (part == "restores") runs += 3;
         if (part == "peers") runs += 1 + store_peers().size();
