@@ -19,9 +19,10 @@
 //
 //   const auto ledger = rollring::Ledger::open("runs/42.ledger");
 //   if (!ledger) ...
+//   std::uint64_t tokens = 0;
 //   for (std::size_t i = 0; i < ledger->records().size(); i++) {
 //       const auto record = ledger->read(i);
-//       if (record) look_at(record->view(), ledger->records()[i].step);
+//       if (record) tokens += record->view().n_tokens();
 //   }
 //
 // docs/ledger.md has the promise, the files, and the state after a death at each moment.
