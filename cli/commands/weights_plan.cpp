@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -82,13 +83,12 @@ std::vector<std::uint32_t> in_order(std::uint32_t ranks) {
     return devices;
 }
 
-// The bytes from each device of the trainer to each rank of the engine.
-using BytesTo = std::vector<std::vector<std::uint64_t>>;
+// For each rank of the engine the bytes from each device of the trainer.
+using BytesTo = std::vector<std::map<std::uint32_t, std::uint64_t>>;
 
 BytesTo bytes_to(const WeightPlan& plan, std::span<const std::uint32_t> devices,
                  std::uint32_t engine_ranks) {
-    const std::uint32_t most = devices.empty() ? 0 : std::ranges::max(devices) + 1;
-    BytesTo bytes(engine_ranks, std::vector<std::uint64_t>(most));
+    BytesTo bytes(engine_ranks);
     for (const PlanTraffic& one : plan.traffic()) {
         bytes[one.to_rank][devices[one.from_rank]] += one.bytes;
     }
@@ -110,7 +110,8 @@ std::optional<Placement> better(const WeightLayout& from, const WeightLayout& to
     const auto local = [&](std::span<const std::uint32_t> devices) {
         std::uint64_t sum = 0;
         for (std::size_t rank = 0; rank < devices.size(); rank++) {
-            if (devices[rank] < bytes[rank].size()) sum += bytes[rank][devices[rank]];
+            const auto found = bytes[rank].find(devices[rank]);
+            if (found != bytes[rank].end()) sum += found->second;
         }
         return sum;
     };

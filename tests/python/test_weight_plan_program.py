@@ -81,6 +81,8 @@ def test_a_placement_with_fewer_bytes_between_devices_is_named(sides: tuple[Path
     # The trainer on one device, the engine on another.
     apart = ["--devices", "0,0,0,0", "--engine-devices", "1,1,1,1"]
     assert json.loads(program(*sides, "--json", *apart).stdout)["better_placement"] is None
+    far = ["--devices", ",".join([str(2**32 - 1)] * RANKS)]
+    assert json.loads(program(*sides, "--json", *far).stdout)["remote_bytes"] == RANKS * PART
 
 
 def test_the_text_names_ranks_and_the_largest_tensors(sides: tuple[Path, Path]) -> None:
