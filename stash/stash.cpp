@@ -326,19 +326,25 @@ NextBatch Stash::next(Batch& batch, Deadline deadline) {
     bool blocked = false;
     bool changed = true;  // since the room was shown
     int turns_late = 0;
+    int ahead = 0;  // records that were read since a batch is possible that the disk holds back
+    const int ahead_most = impl.counts_groups() ? 0 : turns_late_max;
     // A backlog that an earlier call did not finish is read first, so that calls that do not wait
     // make progress.
-    if (impl.options.order == Order::freshest && impl.backlog.was_read()) impl.backlog.note();
+    const bool goes_on = std::exchange(impl.waits_to_cut, false);
+    if (impl.options.order == Order::freshest && impl.backlog.was_read() && !goes_on) {
+        impl.backlog.note();
+    }
     for (;;) {
         const std::int64_t now = monotonic_ns();
         changed |= impl.tick(now);
         // The disk may not have all of it yet, with Durable::record. The rest is read meanwhile.
         const bool durable = impl.ledger == nullptr || impl.ledger->may_cut();
-        if (!durable && (blocked || impl.has_whole_batch())) {
+        if (durable) ahead = 0;
+        if (!durable && (blocked || (impl.has_whole_batch() && ahead++ >= ahead_most))) {
             const auto cuts = impl.ask_ledger(true, deadline);
-            if (cuts == Impl::Ledger::waited) continue;
-            if (cuts != Impl::Ledger::takes) return Impl::without_batch(cuts);
-            continue;
+            if (cuts == Impl::Ledger::waited || cuts == Impl::Ledger::takes) continue;
+            impl.waits_to_cut = true;
+            return Impl::without_batch(cuts);
         }
         const auto [cut, looked] =
             durable ? impl.decide(now, blocked, changed) : Impl::Decided{false, false};
@@ -384,10 +390,12 @@ void Stash::interrupt() {
 NextBatch Stash::rest(Batch& batch) {
     // Also if it is closed: records that were read before the ring was removed are still to be
     // shipped.
-    if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
-    if (!impl_->core.usable()) return NextBatch::closed;
-    if (impl_->ledger != nullptr && !impl_->ledger->problem().empty()) return NextBatch::closed;
-    if (!impl_->wait_cut()) return NextBatch::timed_out;
+    do {
+        if (next(batch, Deadline::now()) == NextBatch::batch) return NextBatch::batch;
+        if (!impl_->core.usable()) return NextBatch::closed;
+        if (impl_->ledger != nullptr && !impl_->ledger->problem().empty()) return NextBatch::closed;
+        if (!impl_->wait_cut()) return NextBatch::timed_out;
+    } while (impl_->waits_to_cut);
     if (!impl_->cut_rest(monotonic_ns())) return NextBatch::timed_out;
     impl_->ship(batch, impl_);
     return NextBatch::batch;

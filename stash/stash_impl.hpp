@@ -60,7 +60,8 @@ struct Stash::Impl {
     std::uint64_t copied_before = 0;
     std::uint64_t evacuated_before = 0;
     bool polled = false;
-    bool spill_read = false;  // the predecessor's records in the spill, which come first
+    bool waits_to_cut = false;  // the last call ended while the ledger's disk held a batch back
+    bool spill_read = false;    // the predecessor's records in the spill, which come first
     std::unique_ptr<StashLedger> ledger;  // null: the ring has none
 
     Impl(ReaderSeat seat, const StashOptions& given, const ConsumerOptions& consumer_options);
@@ -75,6 +76,10 @@ struct Stash::Impl {
     // Poll::empty if nothing came.
     Poll read(std::int64_t now_ns, Reads reads);
     [[nodiscard]] bool has_whole_batch() const { return groups.may_cut() && backlog.was_read(); }
+    // Whether has_whole_batch() is exact: for other targets it says only that a search may succeed.
+    [[nodiscard]] bool counts_groups() const {
+        return options.batch.of(BatchTarget::Unit::groups) != 0 && options.order != Order::fifo;
+    }
     Poll wait(Deadline until);
     struct Decided {
         bool cut;

@@ -93,7 +93,7 @@ Result<void> Stash::Impl::note_in_ledger(std::span<const std::uint32_t> numbers,
 Result<void> Stash::Impl::wait_acked() {
     const Deadline patience = Deadline::after_ms(disk_patience_ms);
     while (!ledger->ack_is_over() && !patience.passed()) {
-        const bool reads = ledger->takes() && !has_whole_batch();
+        const bool reads = ledger->takes() && !(counts_groups() && has_whole_batch());
         if (reads && read(monotonic_ns(), Reads::until_acked) == Poll::record) continue;
         ledger->wait(Deadline::after_ms(acked_every_ms));
     }
@@ -114,7 +114,12 @@ Stash::Impl::Ledger Stash::Impl::ask_ledger(bool cut, Deadline deadline) {
     if (!ledger->problem().empty()) return Ledger::broken;
     const std::int64_t now = monotonic_ns();
     if (now >= deadline.at_ns || core.take_interrupt()) return Ledger::late;
-    ledger->wait(Deadline{std::min(deadline.at_ns, now + look_every_ns)});
+    const Deadline until{std::min(deadline.at_ns, now + look_every_ns)};
+    if (cut) {
+        static_cast<void>(ledger->sync(until));
+    } else {
+        ledger->wait(until);
+    }
     return Ledger::waited;
 }
 

@@ -170,7 +170,10 @@ Place LogWriter::append(EntryHeader header, std::span<const std::span<const std:
     for (const auto& part : payload) bytes += part.size();
     bytes = line + padded(bytes);
     std::unique_lock held(guard_);
-    if (!problem_.empty()) return {.segment = next_segment_ - 1, .offset = 0, .bytes = bytes};
+    if (!problem_.empty()) {
+        next_ticket_++;  // that is never durable
+        return {.segment = next_segment_ - 1, .offset = 0, .bytes = bytes};
+    }
     Chunk& chunk = open_chunk(bytes);
     chunk.ticket = next_ticket_++;
     // Without the lock, so that the thread takes chunks before this one, and the disk has work.
@@ -381,7 +384,7 @@ void LogWriter::finish(Chunk chunk) {
     durable_ = std::max(durable_, chunk.ticket);
     writing_bytes_ = 0;
     no_space_ = false;
-    if (spare_bytes_ + chunk.buffer.size() <= spare_bytes_max && chunk.buffer.used() != 0) {
+    if (spare_bytes_ + chunk.buffer.size() <= spare_bytes_max && chunk.buffer.size() != 0) {
         spare_bytes_ += chunk.buffer.size();
         chunk.buffer.clear();
         spare_.push_back(std::move(chunk.buffer));

@@ -115,3 +115,67 @@ TEST_CASE("ledger: rest() waits for the disk, with a record durable each") {
     CHECK(batch.sequences().size() == 2);
     CHECK_FALSE(disk->gave_up());
 }
+
+TEST_CASE("ledger: of records that keep coming, those that the disk has come in a batch") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    std::atomic<bool> hangs = true;
+    InUse<WaitingDisk> disk([&] { return !hangs; });
+    Producer producer = ring.producer();
+    const auto stash = open_stash(ring.name());
+    send_pair(producer, "first");
+    Batch batch;
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::timed_out);
+    hangs = false;
+    REQUIRE(stash->sync_ledger(patience()).has_value());
+    hangs = true;
+    send_pair(producer, "second");
+    CHECK(stash->next(batch, Deadline::now()) == NextBatch::batch);
+    hangs = false;
+}
+
+TEST_CASE("ledger: rest() gives all complete groups, with a record durable each") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    Producer producer = ring.producer();
+    const auto stash =
+        open_stash(ring.name(), {.group_size = 2, .batch = BatchTarget::tokens(1 << 20)});
+    for (const char* prompt : {"first", "second", "third"}) send_pair(producer, prompt);
+    Batch batch;
+    CHECK(stash->rest(batch) == NextBatch::batch);
+    CHECK(batch.sequences().size() == 6);
+}
+
+TEST_CASE("ledger: nothing counts as durable after a failure, also if that came with a removal") {
+    int refused_acks = 0;
+    for (int call = 1; call < 16; call++) {
+        CAPTURE(call);
+        const LedgerFolder folder;
+        const TestRing ring(with_ledger(folder.path(), Durable::group, std::uint64_t{1} << 20));
+        InUse<FailingDisk> disk(Call::names, EIO, call);
+        Producer producer = ring.producer();
+        const auto stash = open_stash(ring.name());
+        Batch batch;
+        for (int pair = 0; !disk->has_failed(); pair++) {
+            send_pair(producer, std::to_string(pair));
+            if (stash->next(batch, patience()) != NextBatch::batch) break;
+            if (pair % 40 == 39) {
+                static_cast<void>(stash->checkpointed(stash->last_acked_step()));
+                // Files are removed after the settlement is durable, unless the batch lies in one.
+                const Deadline enough = Deadline::after_ms(100);
+                while (!disk->has_failed() && folder.files(".ledger").size() > 1 &&
+                       !enough.passed()) {
+                    std::this_thread::yield();
+                }
+                if (disk->has_failed()) break;
+            }
+            if (!batch.ack(next_step(*stash))) break;
+        }
+        while (stash->problem().empty()) std::this_thread::yield();
+        if (!batch.leased()) continue;
+        CHECK_FALSE(batch.ack(next_step(*stash)).has_value());
+        CHECK_FALSE(stash->sync_ledger(patience()).has_value());
+        refused_acks++;
+    }
+    CHECK(refused_acks != 0);
+}
