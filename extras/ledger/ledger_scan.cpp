@@ -90,7 +90,7 @@ std::uint64_t SegmentScan::skip_to_entry(std::uint64_t offset) {
     if (next >= written_) next = bytes_;
     if (next == bytes_) {
         if (end != offset) note_cut(offset, end);
-    } else if (end != offset || next != (offset + block) / block * block) {
+    } else if (end != offset || next != (offset + block - 1) / block * block) {
         found_->note(
             fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, next));
     }
@@ -129,7 +129,9 @@ void SegmentScan::run() {
         take(offset, *entry);
         found_->used = found_->end = offset = next;
     }
-    if (!window_.problem().empty()) found_->note(window_.problem());
+    if (window_.problem().empty()) return;
+    found_->note(window_.problem());
+    if (found_->unread.empty()) found_->unread = window_.problem();
 }
 
 // The number behind that name, in lines `name number`.
@@ -256,6 +258,7 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken
     if (!file && file.error().code == Errc::not_found) return {};
     if (!file && (file.error().code == Errc::system || has_damaged_version(one.path))) {
         found.note(file.error().message);
+        if (file.error().code == Errc::system) found.unread = file.error().message;
         return {};
     }
     if (!file) return std::unexpected(file.error());
@@ -313,7 +316,10 @@ Result<Contents> scan(const std::filesystem::path& directory) {
         if (auto looked = look_at(one, found, broken); !looked)
             return std::unexpected(looked.error());
     }
-    for (auto& [number, problem] : broken) found.note(std::move(problem));
+    for (auto& [number, problem] : broken) {
+        found.note(std::move(problem));
+        found.broken.insert(number);
+    }
     found.lost = broken.size();
     return found;
 }

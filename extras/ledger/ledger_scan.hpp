@@ -40,10 +40,13 @@ struct Contents {
     // Numbers of records that are settled or dropped: these, and all below the second.
     std::unordered_set<std::uint64_t> gone;
     std::uint64_t gone_below = 0;
+    std::unordered_set<std::uint64_t> broken;  // numbers of the lost ones
+    std::string unread;  // the first block or file that the disk could not read; empty: none
 
     void note(std::string problem);
     // Whether it is kept, settled or dropped. False: its file, or its entry, is lost.
     [[nodiscard]] bool knows(std::uint64_t number) const {
+        if (broken.contains(number)) return false;
         return number < gone_below || gone.contains(number) || book.record(number) != nullptr;
     }
 };

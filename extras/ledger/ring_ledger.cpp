@@ -121,6 +121,14 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     }
     auto found = scan(directory);
     if (!found) return std::unexpected(found.error());
+    // Records that cannot be read now must not be taken for lost ones, whose files may go.
+    if (!found->unread.empty()) {
+        return refused(Errc::ledger_failed,
+                       fmt::format("{}. No stash goes on with such a ledger: 'rollring restore "
+                                   "--ledger NEW' gives the records that can be read to another "
+                                   "directory",
+                                   found->unread));
+    }
     const auto maps = read_maps(directory);
     if (!maps) return std::unexpected(maps.error());
     const bool restored = std::ranges::any_of(

@@ -72,7 +72,9 @@ std::uint64_t FileReader::written_end(std::uint64_t file_bytes) const {
         const off_t hole = lseek(fd_.get(), end, SEEK_HOLE);
         if (hole < 0) return file_bytes;
         const off_t data = lseek(fd_.get(), hole, SEEK_DATA);
-        if (data < 0 && errno == ENXIO) return static_cast<std::uint64_t>(hole);
+        // It may have grown since.
+        if (data < 0 && errno == ENXIO)
+            return std::min(static_cast<std::uint64_t>(hole), file_bytes);
         if (data < 0) return file_bytes;
         end = data;
     }

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "fd.hpp"
+#include "file_scan.hpp"
 #include "ledger_layout.hpp"
 #include "ledgers.hpp"
 
@@ -95,6 +96,25 @@ TEST_CASE("ledger: a block that cannot be read takes what it has a part of, and 
     CHECK(lost != 0);
 }
 
+TEST_CASE("ledger: no stash goes on with a file that the disk cannot read, and none is changed") {
+    const Bytes whole = small_ledger();
+    const LedgerFolder folder;
+    const auto path = folder.path() / "00000001.ledger";
+    write_bytes(path, whole);
+    struct stat found{};
+    REQUIRE(stat(path.c_str(), &found) == 0);
+    const TestRing ring(with_ledger(folder.path()));
+    for (const std::uint64_t at :
+         {std::uint64_t{0}, (whole.size() - 1) / ledger::block * ledger::block}) {
+        bad_block = {found.st_ino, static_cast<off_t>(at)};
+        const auto stash = Stash::open(ring.name(), freshest_pair);
+        bad_block = {};
+        REQUIRE_FALSE(stash.has_value());
+        CHECK(stash.error().code == Errc::ledger_failed);
+        CHECK(bytes_of(path) == whole);
+    }
+}
+
 TEST_CASE("ledger: a hole in a file hides nothing behind it, and reserved space is no damage") {
     const Bytes whole = small_ledger();
     const LedgerFolder folder;
@@ -104,6 +124,9 @@ TEST_CASE("ledger: a hole in a file hides nothing behind it, and reserved space 
     CHECK(before.damaged.empty());
     std::filesystem::resize_file(path, whole.size() + (std::uintmax_t{8} << 20));
     const LedgerStat reserved = look_at(folder.path());
+    const auto reader = recording::FileReader::open(path, ledger::segment_type);
+    REQUIRE(reader.has_value());
+    CHECK(reader->written_end(ledger::block) == ledger::block);  // it has grown since
     CHECK(reserved.records == before.records);
     CHECK(reserved.damaged.empty());
     constexpr std::uint64_t hole = std::uint64_t{3} << 20;
