@@ -45,10 +45,11 @@ class Terminal:
         for key in keys:
             os.write(self._master, key)
 
-    def resize(self, rows: int, columns: int) -> None:
+    def resize(self, rows: int, columns: int, signalled: bool = True) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.screen.resize(rows, columns)
-        self.process.send_signal(signal.SIGWINCH)  # it is the test's terminal, not the page's
+        if signalled:  # by hand: it is the test's terminal, not the page's
+            self.process.send_signal(signal.SIGWINCH)
 
     def until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + PATIENCE
@@ -145,6 +146,15 @@ def test_keys_and_hostile_text(ring: str, terminal: Terminal) -> None:
         at = said.find(harm)
         assert at < 0, said[max(0, at - 60) : at + 20].encode()
     assert "\x1b[5m" not in said
+
+
+def test_a_window_that_changes_without_a_word(ring: str, terminal: Terminal) -> None:
+    with rr.Producer(ring) as producer:
+        push(producer, 0, np.full(LONG, 3), n_prompt=LONG // 8)
+        open_group(terminal)
+        terminal.shows(f"of {LONG:,}")
+        terminal.resize(40, 120, signalled=False)
+        terminal.shows("good " * 20)
 
 
 def test_a_long_member_and_a_window_that_changes(ring: str, terminal: Terminal) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import shutil
 import signal
 import sys
 from collections import deque
@@ -16,6 +17,8 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Sparkline, Static
 
@@ -265,11 +268,19 @@ class Page(App[None]):
         self.end_by(signal.SIGINT)
 
     def look(self) -> None:
-        if not self.is_headless and terminal_is_gone():
-            self.exit(return_code=1)
+        if not self.is_headless:
+            if terminal_is_gone():
+                self.exit(return_code=1)
+            self.follow_window()
         if not self.paused and not self.looking:
             self.looking = True
             self.look_beside()
+
+    def follow_window(self) -> None:
+        """The signal of another size can get lost while the page is busy."""
+        there = Size(*shutil.get_terminal_size())
+        if there != self.screen.size:
+            self.post_message(Resize(there, there))
 
     @work(thread=True)
     def look_beside(self) -> None:
