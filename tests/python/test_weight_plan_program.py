@@ -93,6 +93,14 @@ def test_the_text_names_ranks_and_the_largest_tensors(sides: tuple[Path, Path]) 
     assert "  w " not in program(*sides, "--tensors", 0).stdout
 
 
+def test_the_example_of_the_help(sides: tuple[Path, Path], tmp_path: Path) -> None:
+    example = "rollring weights --plan trainer.layout engine.layout"
+    assert example in weights("--help").stdout
+    for folder, name in zip(sides, example.split()[3:], strict=True):
+        folder.rename(tmp_path / name)
+    assert program(*(tmp_path / name for name in example.split()[3:])).returncode == 0
+
+
 def test_faults_are_named(sides: tuple[Path, Path], tmp_path: Path) -> None:
     trainer, engine = sides
     (tmp_path / "text").write_text("no layout")
