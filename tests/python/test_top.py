@@ -294,7 +294,9 @@ def in_terminal(ring: str, *words: str) -> tuple[subprocess.Popen[bytes], int]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
-    environment.pop("NO_COLOR", None)
+    # The size of the terminal is its own; a page in this process may have set the environment's.
+    for name in ("NO_COLOR", "COLUMNS", "LINES"):
+        environment.pop(name, None)
     program = os.path.join(os.path.dirname(sys.executable), "rollring")
     process = subprocess.Popen(
         [program, "top", ring, "--every", "0.1", *words],
