@@ -253,6 +253,13 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     const std::string ledger_dir =
         options.ledger_dir.value_or(std::filesystem::canonical(directory).string());
     if (!failure.empty() && !options.ledger_dir) return refused(Errc::ledger_failed, failure);
+    // A stash of the new ring would refuse it.
+    if (!found->unread.empty() && !elsewhere) {
+        return refused(Errc::ledger_failed,
+                       fmt::format("{}. Restore the records that can be read into another "
+                                   "directory: --ledger NEW",
+                                   found->unread));
+    }
     const std::vector<std::uint64_t> settled =
         options.step ? found->book.through(*options.step) : std::vector<std::uint64_t>{};
     if (!settled.empty() && failure.empty() && locked) {

@@ -108,6 +108,8 @@ TEST_CASE("ledger: no stash goes on with a file that the disk cannot read, and n
          {std::uint64_t{0}, (whole.size() - 1) / ledger::block * ledger::block}) {
         bad_block = {found.st_ino, static_cast<off_t>(at)};
         const auto stash = Stash::open(ring.name(), freshest_pair);
+        const auto restore = LedgerRestore::begin(folder.path(), scratch_name("none"));
+        REQUIRE_FALSE(restore.has_value());
         bad_block = {};
         REQUIRE_FALSE(stash.has_value());
         CHECK(stash.error().code == Errc::ledger_failed);
