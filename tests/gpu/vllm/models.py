@@ -59,6 +59,8 @@ EIGHT: dict[str, Any] = {
     "num_key_value_heads": 8,
     "head_dim": 128,
 }
+# The same layers, but 8 of them.
+WIDE: dict[str, Any] = {**EIGHT, "num_hidden_layers": 8}
 # Qwen3-30B-A3B with 8 of its 48 layers: 5.6 billion parameters.
 MOE: dict[str, Any] = {
     "vocab_size": 151936,
@@ -92,6 +94,7 @@ SIZES = {
     "small": SMALL,
     "large": LARGE if ON_GPU else SMALL,
     "eight": EIGHT if ON_GPU else SMALL,
+    "wide": WIDE if ON_GPU else SMALL,
     "moe": MOE if ON_GPU else TINY_MOE,
     "moe30": {**MOE, "num_hidden_layers": 48} if ON_GPU else TINY_MOE,
 }

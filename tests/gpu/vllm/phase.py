@@ -7,8 +7,9 @@
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
     ranks       versions of an engine of two tensor parallel ranks (two GPUs); ranks_moe,
-                ranks_times,
-                ranks_times_moe, ranks_kills1 ..., ranks_ends, ranks_sleeps: as above
+                ranks_times, ranks_times_moe, ranks_kills1 ..., ranks_ends, ranks_sleeps: as above
+    ranks_wide  the same with CUDA graphs; ranks_timed: of two servers with our versions, whose
+                kernels were chosen by their times
     ranks_moe30 versions of 30 billion parameters, by ours alone
     far         an engine on another GPU than its trainer, beside vLLM's own nccl
     sleeps      sleep levels 1 and 2 with rollring's memory backend
@@ -63,6 +64,8 @@ PHASES = {
     "ranks": tensor_parallel.versions,
     "ranks_times": tensor_parallel.times,
     "ranks_moe": tensor_parallel.moe,
+    "ranks_wide": tensor_parallel.wide,
+    "ranks_timed": tensor_parallel.timed,
     "ranks_moe30": tensor_parallel.moe30,
     "ranks_times_moe": tensor_parallel.times_moe,
     **{f"ranks_kills{n}": partial(deaths.kills, name=f"tp2kills{n}") for n in range(1, 5)},

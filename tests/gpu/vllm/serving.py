@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import requests
 
@@ -39,10 +39,18 @@ ENVIRONMENT = {
 EAGER = "--enforce-eager"
 PLAIN = "--no-enable-prefix-caching"
 # Two servers with the same weights have the same tokens only if neither of them has chosen kernels
-# by their times.
-UNTIMED = {"combo_kernels": False, "benchmark_combo_kernel": False}
-GRAPHS = json.dumps({"cudagraph_capture_sizes": [1, 2, 4, 8], "inductor_compile_config": UNTIMED})
-GRAPHED = f"--compilation-config={GRAPHS}"
+# by their times. Inductor does so with combined kernels, and, unless it is deterministic, with
+# reductions of more than 2,048 values, which it has in two forms.
+COMBINED = {"combo_kernels": False, "benchmark_combo_kernel": False}
+
+
+def graphed(**inductor: bool) -> str:
+    made = {"cudagraph_capture_sizes": [1, 2, 4, 8], "inductor_compile_config": inductor}
+    return f"--compilation-config={json.dumps(made)}"
+
+
+GRAPHED = graphed(**COMBINED, deterministic=True)
+TIMED = graphed(**COMBINED)
 DUMMY = "--load-format=dummy"
 RANKS = "--tensor-parallel-size="
 TWO = [RANKS + "2", "--disable-custom-all-reduce"]
@@ -71,6 +79,10 @@ SERVERS: dict[str, tuple[int, str, str, list[str]]] = {
     "tp2moeipc": (8116, "moe", "ipc", [PLAIN, GRAPHED, DUMMY, *TWO]),
     "tp2moe30": (8117, "moe30", "rollring", [PLAIN, EAGER, DUMMY, *TWO]),
     "tp2sleeps": (8118, "large", "rollring", [PLAIN, GRAPHED, "--enable-sleep-mode", *TWO]),
+    "tp2wide": (8119, "wide", "rollring", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2wideipc": (8171, "wide", "ipc", [PLAIN, GRAPHED, DUMMY, *TWO]),
+    "tp2timed1": (8172, "wide", "rollring", [PLAIN, TIMED, DUMMY, *TWO]),
+    "tp2timed2": (8173, "wide", "rollring", [PLAIN, TIMED, DUMMY, *TWO]),
     "far": (8141, "eight", "rollring", [PLAIN, EAGER, DUMMY]),
     "farnccl": (8142, "eight", "nccl", [PLAIN, EAGER, DUMMY]),
     **{f"tp2kills{n}": (8150 + n, "small", "rollring", [PLAIN, EAGER, *TWO]) for n in range(1, 5)},
@@ -127,6 +139,11 @@ def ended(folder: Path, name: str) -> Path:
     return folder / f"server-{name}.ended"
 
 
+class Answer(NamedTuple):
+    tokens: list[int]
+    logprobs: list[float]
+
+
 class Server:
     """One that runs, by its name."""
 
@@ -165,15 +182,27 @@ class Server:
         """Digests of the parameters of all workers, as `of_all` names them."""
         return of_all(self.calls("probe_digests"))
 
-    def ask(self, prompt: Sequence[int], **how: Any) -> list[dict[str, Any]]:
+    def ask(self, prompt: Sequence[int], **how: Any) -> dict[str, Any]:
         params = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **how}
-        answer = self.post("inference/v1/generate", token_ids=list(prompt), sampling_params=params)
-        found: list[dict[str, Any]] = answer["choices"]
-        return found
+        path = "inference/v1/generate"
+        answer: dict[str, Any] = self.post(path, token_ids=list(prompt), sampling_params=params)
+        return answer
 
     def tokens(self, prompts: Sequence[Sequence[int]] = PROMPTS) -> list[list[int]]:
         """The likeliest ones after each prompt, asked one by one: batches of one size."""
-        return [self.ask(prompt)[0]["token_ids"] for prompt in prompts]
+        return [self.ask(prompt)["choices"][0]["token_ids"] for prompt in prompts]
+
+    def answers(self) -> list[Answer]:
+        """The likeliest tokens after each prompt, and the log-probabilities of the prompt's own
+        tokens, which do not depend on those.
+        """
+        found = []
+        for prompt in PROMPTS:
+            answer = self.ask(prompt, prompt_logprobs=0)
+            pairs = zip(prompt[1:], answer["prompt_logprobs"][1:], strict=True)
+            likely = [one[str(token)]["logprob"] for token, one in pairs]
+            found.append(Answer(answer["choices"][0]["token_ids"], likely))
+        return found
 
     def completed(self, model: str) -> list[list[int]]:
         """The likeliest tokens after each prompt, by a model or an adapter of the server."""
@@ -191,8 +220,10 @@ class Server:
 ELSEWHERE = {"far": "1", "farnccl": "1"}
 
 
-def environment(name: str) -> dict[str, str]:
-    found = {**os.environ, **ENVIRONMENT}
+def environment(folder: Path, name: str) -> dict[str, str]:
+    # No server takes the kernels that another one has compiled.
+    cache = str(folder / f"cache-{name}")
+    found = {**os.environ, **ENVIRONMENT, "VLLM_CACHE_ROOT": cache}
     if name in ELSEWHERE and on_gpu():
         found["CUDA_VISIBLE_DEVICES"] = ELSEWHERE[name]
     return found
@@ -208,7 +239,7 @@ def run(folder: Path, names: list[str]) -> None:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=environment(name),
+                env=environment(folder, name),
             )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -16,6 +16,7 @@ from models import ON_GPU, Source, make, step
 from probe import differing, synchronized
 from serving import Server
 from twins import BUFFER
+from updates import Parties
 
 import rollring as rr
 
@@ -23,16 +24,26 @@ BOTH = ("out_of_place", "in_place")
 
 
 def versions(seen: Seen) -> None:
-    updates.versions(seen, "eight", "tp2", "tp2ipc", BOTH)
+    updates.versions(seen, Parties("eight", "tp2", "tp2ipc", stagings=BOTH))
+
+
+def wide(seen: Seen) -> None:
+    """With CUDA graphs whose kernels are not chosen by times."""
+    updates.versions(seen, Parties("wide", "tp2wide", "tp2wideipc", stagings=BOTH))
+
+
+def timed(seen: Seen) -> None:
+    """Two servers of ours, whose kernels are chosen by times: how far apart that alone is."""
+    updates.versions(seen, Parties("wide", "tp2timed1", twin="tp2timed2", stagings=BOTH))
 
 
 def moe(seen: Seen) -> None:
-    updates.versions(seen, "moe", "tp2moe", "tp2moeipc", BOTH)
+    updates.versions(seen, Parties("moe", "tp2moe", "tp2moeipc", stagings=BOTH))
 
 
 def moe30(seen: Seen) -> None:
     """All layers of a model of 30 billion parameters: two engines of it have no room."""
-    updates.versions(seen, "moe30", "tp2moe30", "", ("in_place",))
+    updates.versions(seen, Parties("moe30", "tp2moe30", stagings=("in_place",)))
 
 
 def times(seen: Seen) -> None:

@@ -82,7 +82,7 @@ def generate(ring: str) -> None:
             prompt = [FIRST_DIGIT + number % 9, 13, FIRST_DIGIT + number % 7, 14]
             # One request a member: with n, vLLM 0.26 answers with fewer now and then.
             asked = [pool.submit(server.ask, prompt, **how) for _ in range(SIZE)]
-            choices = [one.result()[0] for one in asked]
+            choices = [one.result()["choices"][0] for one in asked]
             producer.push_many(
                 [
                     {

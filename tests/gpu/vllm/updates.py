@@ -5,15 +5,18 @@ requests wait.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from asking import RING, Seen, attached, expected, of, say, sender
+from comparing import PAIRS, apart, chosen, summed
 from models import DEVICE, ON_GPU, make, step
 from probe import differing, synchronized
 from serving import Server
@@ -26,74 +29,96 @@ VERSIONS = int(os.environ.get("VGPU_VERSIONS", "20"))
 TURNS = int(os.environ.get("VGPU_TURNS", "12"))
 
 
-def versions(
-    seen: Seen,
-    size: str = "large",
-    ours_at: str = "rollring",
-    ipc: str = "ipc",
-    stagings: Sequence[str] = ("out_of_place",),
-) -> None:
-    """Of each staging as many. `ipc`: empty where there is no such server."""
-    ours = Server(ours_at)
-    ours.wait()
-    model = make(size)
+@dataclasses.dataclass
+class Parties:
+    """The servers of a model, by their names: ours, another one of ours that gets the same
+    versions, and one that gets them by vLLM's own ipc.
+    """
+
+    size: str = "large"
+    ours: str = "rollring"
+    ipc: str = ""
+    twin: str = ""
+    stagings: Sequence[str] = ("out_of_place",)
+
+    def names(self) -> list[str]:
+        return [name for name in (self.ours, self.twin, self.ipc) if name]
+
+
+LARGE = Parties(ipc="ipc")
+
+
+def versions(seen: Seen, parties: Parties = LARGE) -> None:
+    """Of each staging as many."""
+    fleet = [Server(name) for name in (parties.ours, parties.twin) if name]
+    for one in fleet:
+        one.wait()
+    model = make(parties.size)
     seen.update(parameters=sum(p.numel() for p in model.parameters()), versions=[])
     rr.create(RING)
     with contextlib.ExitStack() as until_the_end:
         own = None
-        if ipc and attached(Server(ipc), seen):
-            buffer = BUFFER if size != "large" else 1 << 28
-            own = until_the_end.enter_context(Own(Server(ipc), size, model, buffer))
-        for staging in stagings:
-            trainer = sender(RING, ours, model, staging=staging)
+        if parties.ipc and attached(Server(parties.ipc), seen):
+            buffer = BUFFER if parties.size != "large" else 1 << 28
+            own = Own(Server(parties.ipc), parties.size, model, buffer)
+            until_the_end.enter_context(own)
+        until_the_end.callback(sum_up, seen, parties)
+        for staging in parties.stagings:
+            trainer = sender(RING, fleet, model, staging=staging)
             seen["tensors"] = len(trainer.source.tensors)
-            seen[f"plan, {staging}"] = ours.calls("probe_plan")
-            for _ in range(max(VERSIONS // len(stagings), 1)):
-                found = {"staging": staging, **one_version(ours, model, trainer, own)}
+            seen[f"plan, {staging}"] = fleet[0].calls("probe_plan")
+            for _ in range(max(VERSIONS // len(parties.stagings), 1)):
+                found = {"staging": staging, **one_version(fleet, model, trainer, own)}
+                if seen["versions"]:
+                    before = seen["versions"][-1]["answers"]
+                    found["version before"] = apart(found["answers"], before)
                 seen["versions"].append(found)
-                if len(seen["versions"]) % 10 == 1:
-                    say(f"version {found}")
             trainer.shutdown()
-    sum_up(seen)
 
 
-def one_version(ours: Server, model: Any, trainer: Any, own: Own | None) -> Seen:
+def one_version(fleet: list[Server], model: Any, trainer: Any, own: Own | None) -> Seen:
     step(model)
     synchronized()
     begun = time.monotonic()
     trainer.send_weights()
     took = time.monotonic() - begun
-    found = {"version": trainer.version, "ms": round(1e3 * took, 1)}
+    ours = fleet[0]
+    found: Seen = {"version": trainer.version, "ms": round(1e3 * took, 1)}
     served = ours.served()
     found["parameters"] = len(served)
     found["differ_from_trainer"] = differing(served, expected(model, ours.ranks))
-    tokens = ours.tokens()
-    found["tokens"] = json.dumps(tokens)
+    answers = found["answers"] = ours.answers()
+    found["again"] = apart(answers, ours.answers())
+    for twin in fleet[1:]:
+        found["differ_from_twin"] = differing(served, twin.served())
+        found["twin"] = apart(answers, twin.answers())
     if own is not None:
         own.copy()
         own.send()
         found["differ_from_ipc"] = differing(served, own.server.served())
-        its = own.server.tokens()
-        found["tokens_equal_ipc"] = tokens == its
-        # Otherwise: whether the servers round in other ways, or each does from time to time.
-        pairs = zip(tokens, its, strict=True)
-        found["first_tokens_equal_ipc"] = sum(one[0] == other[0] for one, other in pairs)
-        found["tokens_repeat"] = [tokens == ours.tokens(), its == own.server.tokens()]
+        its = own.server.answers()
+        found["ipc"] = apart(answers, its)
+        found["ipc again"] = apart(its, own.server.answers())
     return found
 
 
-def sum_up(seen: Seen) -> None:
+def sum_up(seen: Seen, parties: Parties) -> None:
     each = seen["versions"]
-    seen["different_outputs"] = len({one.pop("tokens") for one in each})
-    seen["bytes_equal"] = sum(
-        not one.get("differ_from_trainer") and not one.get("differ_from_ipc") for one in each
-    )
-    seen["tokens_equal"] = sum(one.get("tokens_equal_ipc", True) for one in each)
-    say(f"of {len(each)}: bytes equal {seen['bytes_equal']}, tokens {seen['tokens_equal']}")
+    seen["different_outputs"] = len({json.dumps(one.pop("answers")) for one in each})
+    kinds = ("differ_from_trainer", "differ_from_twin", "differ_from_ipc")
+    seen["bytes_equal"] = sum(not any(one.get(kind) for kind in kinds) for one in each)
+    say(f"of {len(each)}: bytes equal {seen['bytes_equal']}")
+    seen["pairs"] = {pair: summed(each, pair) for pair in PAIRS}
+    for pair, found in seen["pairs"].items():
+        if found:
+            say(f"answers and {PAIRS[pair]}: {found}")
+    home = Path(os.environ["VGPU_HOME"])
+    seen["reductions"] = chosen(home, parties.names())
+    say(f"reductions: {seen['reductions']}")
 
 
 def moe(seen: Seen) -> None:
-    versions(seen, "moe", "moe", "moeipc")
+    versions(seen, Parties("moe", "moe", "moeipc"))
 
 
 # The ways of a version whose times are taken.
