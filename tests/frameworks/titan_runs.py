@@ -78,6 +78,7 @@ class Run:
 
     patience = 1800.0
     devices = ("",)  # of its engines
+    engine = "titan_engine.py"
     program = (str(EXAMPLES / "tiny_titan.py"),)
     model = "llama3/train_configs/debug_model.toml"
     all_end = False  # by themselves, whichever failed
@@ -118,8 +119,8 @@ class Run:
             environment["TITAN_DIES"] = dies
         for number, device in enumerate(self.devices):
             name, versions = f"engine{number}", str(last or self.steps)
-            engine = [str(HERE / "titan_engine.py"), self.ring, versions, name, device]
-            self._engines.append(self._begin(engine, self._log_of(f"{name}-"), os.environ))
+            engine = [str(HERE / self.engine), self.ring, versions, name, device]
+            self._engines.append(self._begin(engine, self._log_of(f"{name}-"), environment))
         port = str(free_port())
         staged = self._given.get("checkpoint.async_mode") == STAGED
         arguments = self._arguments(interval, "titan_killed" if dies or staged else "")

@@ -36,7 +36,7 @@ class Model(torch.nn.Module):
         self.norm = torch.nn.RMSNorm(6)
 
 
-def sharded(model: Any, way: str, ranks: int) -> None:
+def sharded(model: Any, way: str, ranks: int, up: str = "up", down: str = "down") -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import (
@@ -45,7 +45,7 @@ def sharded(model: Any, way: str, ranks: int) -> None:
         parallelize_module,
     )
 
-    tensor_parallel = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    tensor_parallel = {up: ColwiseParallel(), down: RowwiseParallel()}
     if way == "fsdp":
         fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
     elif way == "hsdp":
@@ -58,12 +58,11 @@ def sharded(model: Any, way: str, ranks: int) -> None:
         fully_shard(model, mesh=mesh["dp"])
 
 
-def fill(model: Any, version: int) -> None:
+def fill(model: Any, values: dict[str, Any]) -> None:
     """Each rank its part, by torch's own distribution of the whole tensors."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
     from torch.distributed.tensor import DTensor
 
-    values = wanted(version)
     set_model_state_dict(model, dict(values), options=StateDictOptions(full_state_dict=True))
     for name, parameter in model.named_parameters():
         whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
@@ -79,7 +78,7 @@ def main(ring: str, way: str) -> None:
     with rr.WeightPublisher(ring, model) as publisher:
         publisher.wait_subscribers(2, PATIENCE)
         for version in range(1, VERSIONS + 1):
-            fill(model, version)
+            fill(model, wanted(version))
             publisher.publish(version, PATIENCE)
         publisher.wait_live(2, PATIENCE)
     torch.distributed.destroy_process_group()

@@ -1,8 +1,10 @@
 """Nous' whole trainer, unmodified, on two GPUs: OUT=FOLDER python titan_gpus.py FORK
 
     toy      three steps over a ring, and three by its own REST client, from the same
-             `serve-atropos`: gradient norms and all weights; an engine on each GPU
+             `serve-atropos`: gradient norms and all weights; an engine on each GPU. And three steps
+             whose shards go to an engine of two ranks without a gather
     middle   versions of a Qwen3 of 0.6 billion parameters in bf16, for the time of one
+    shards   the same without a gather
 
 Each version that an engine served is compared with the trainer's parameters, which the trainer's
 own adapter has named. Writes OUT/torchtitan.json. Without a GPU it runs on gloo with toys.
@@ -20,6 +22,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,20 @@ class Middle(Toy):
         return made | ({"training.mixed_precision_param": "bfloat16"} if ON_GPU else small)
 
 
+class ToyShards(Toy):
+    """To an engine of two ranks, one on each GPU."""
+
+    devices = ("",)
+    engine = "titan_cut_engine.py"
+
+    def start(self, **settings: Any) -> None:
+        super().start(**{**settings, "weights": "shards", "engines": 2})
+
+
+class MiddleShards(ToyShards, Middle):
+    devices = ("qwen3/0.6B" if ON_GPU else "qwen3/debugmodel",)  # its last argument is the model
+
+
 def trained(made: type[Toy], ring: str, steps: int, **settings: Any) -> tuple[Outcome, Toy]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="titan-")))
@@ -128,7 +145,11 @@ def judged(outcome: Outcome, run: Toy) -> Seen:
     for device, served in zip(run.devices, outcome.engines, strict=True):
         same = [version for version in served if served[version] == wanted.get(version)]
         found["engines"].append(
-            {"device": device or "host", "served": sorted(served), "as_sent": sorted(same)}
+            {
+                "device": device or ("host" if not ON_GPU else "both"),
+                "served": sorted(served),
+                "as_sent": sorted(same),
+            }
         )
     found["all_as_sent"] = bool(wanted) and all(
         one["as_sent"] == sorted(wanted) for one in found["engines"]
@@ -140,35 +161,37 @@ def judged(outcome: Outcome, run: Toy) -> Seen:
 
 def toy(seen: Seen) -> None:
     def one(way: str) -> tuple[Outcome, Toy]:
-        return trained(Toy, f"gpu40-{way}-{os.getpid()}", 3, rollouts=way)
+        made, rollouts = (ToyShards, "ring") if way == "shards" else (Toy, way)
+        return trained(made, f"gpu40-{way}-{os.getpid()}", 3, rollouts=rollouts)
 
-    def both() -> dict[str, tuple[Outcome, Toy]]:
-        with ThreadPoolExecutor(2) as threads:  # at once: the start takes most of the time
-            ways = ["ring", "rest"]
+    def all_ways() -> dict[str, tuple[Outcome, Toy]]:
+        with ThreadPoolExecutor(3) as threads:  # at once: the start takes most of the time
+            ways = ["ring", "rest", "shards"]
             return dict(zip(ways, threads.map(one, ways), strict=True))
 
-    found = both()
+    found = all_ways()
     if any(outcome.code and UNDETERMINED in outcome.log for outcome, _ in found.values()):
         seen["deterministic"] = f"no: {UNDETERMINED}"
         say("an operation has no deterministic implementation: again without")
         Toy.deterministic = False
-        found = both()
+        found = all_ways()
     for way, (outcome, run) in found.items():
         seen[way] = judged(outcome, run)
         say(f"{way}: {json.dumps(seen[way])[:1500]}")
-    ring, rest = seen["ring"], seen["rest"]
-    seen["equal_norms"] = len(ring["grad_norms"]) == 3 and ring["grad_norms"] == rest["grad_norms"]
+    norms = [seen[way]["grad_norms"] for way in found]
+    seen["equal_norms"] = len(norms[0]) == 3 and norms[0] == norms[1] == norms[2]
     sent = [[one["digests"] for one in run.sent] for _, run in found.values()]
-    seen["equal_weights"] = len(sent[0]) == 3 and sent[0] == sent[1]
+    seen["equal_weights"] = len(sent[0]) == 3 and sent[0] == sent[1] == sent[2]
+    seen["all_as_sent"] = all(seen[way]["all_as_sent"] for way in found)
     seen["differing_tensors"] = [
-        sum(first[name] != second.get(name) for name in first)
-        for first, second in zip(*sent, strict=False)
+        sum(first[name] != other[name] for other in others for name in first)
+        for first, *others in zip(*sent, strict=False)
     ]
     seen["changed_by_training"] = len(sent[0]) == 3 and sent[0][0] != sent[0][2]
 
 
-def middle(seen: Seen) -> None:
-    outcome, run = trained(Middle, f"gpu40-middle-{os.getpid()}", 7 if ON_GPU else 3)
+def middle(seen: Seen, made: type[Toy] = Middle) -> None:
+    outcome, run = trained(made, f"gpu40-{made.__name__}-{os.getpid()}", 7 if ON_GPU else 3)
     seen.update(judged(outcome, run))
     warm = run.sent[2:] if len(run.sent) > 2 else run.sent
     for name in ("send_s", "gather_s"):
@@ -178,7 +201,7 @@ def middle(seen: Seen) -> None:
             "median": round(statistics.median(taken), 1) if taken else None,
         }
     seen["peak_bytes"] = max((one.get("peak_bytes", 0) for one in run.sent), default=0)
-    say(f"middle: {json.dumps(seen)[:1500]}")
+    say(f"{made.__name__}: {json.dumps(seen)[:1500]}")
 
 
 def main() -> int:
@@ -189,8 +212,8 @@ def main() -> int:
     if ON_GPU:
         seen["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         seen["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    parts = {"toy": toy, "middle": middle}
-    for name in os.environ.get("GPU_PARTS", "toy middle").split():
+    parts = {"toy": toy, "middle": middle, "shards": partial(middle, made=MiddleShards)}
+    for name in os.environ.get("GPU_PARTS", " ".join(parts)).split():
         began, part = time.monotonic(), seen.setdefault(name, {})
         say(f"=== {name}")
         try:

@@ -14,7 +14,7 @@ _CHOICES = {
     "rollouts": ("ring", "rest"),
     "logprobs": ("theirs", "aligned"),
     "acknowledge": ("step", "checkpoint"),
-    "weights": ("theirs", "vllm", "channel"),
+    "weights": ("theirs", "vllm", "channel", "shards"),
 }
 # Those of `rollring.integrations.vllm.trainer` that fit ranks which gather together for one sender.
 _VLLM = ("checksums", "deadline_s", "pause", "slot_bytes", "staging")
@@ -36,8 +36,9 @@ class Settings:
             checkpoint that contains them is written.
         weights: "theirs": through groups of NCCL with a patched vLLM; "vllm": to the vLLM servers
             of ``grpo.sglang_urls``, unpatched, which were started with the backend "rollring";
-            "channel": to engines that attach to the ring's weight channel by themselves.
-        engines: With "channel": how many are waited for before the first version.
+            "channel": to engines that attach to the ring's weight channel by themselves;
+            "shards": the same without a gather, to engines that attach with a layout.
+        engines: With "channel" or "shards": how many are waited for before the first version.
         publish_as: The dtype in which float32 goes out; "": as it is.
         vllm: Fields of `rollring.integrations.vllm.trainer.RollringTrainerInitInfo`: "checksums",
             "deadline_s", "pause", "slot_bytes" and "staging".

@@ -16,10 +16,12 @@ from typing import Any
 
 from ... import WeightPublisher
 from ...errors import InvalidArgumentError, UnsupportedError
+from ._parameters import Parameters
 from ._pipeline import Pipeline
 from ._ranks import distributed, failing_together
 from ._rollouts import ring_of
 from ._settings import Settings
+from ._shards import ShardSender
 
 _log = logging.getLogger("rollring")
 
@@ -27,7 +29,6 @@ _log = logging.getLogger("rollring")
 # the commit), and the fork ends a collective, and with it the reason, after ten minutes.
 DEADLINE_S = 200.0
 MARKER, MARK = "sglang_dtypes.json", "{}"
-_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
 
 
 class Source:
@@ -36,31 +37,10 @@ class Source:
     """
 
     def __init__(self, trainer: Any) -> None:
-        made = trainer.train_spec.state_dict_adapter
-        model = trainer.job_config.model
-        if made is None:
-            raise UnsupportedError(
-                f"torchtitan has no names of Hugging Face for {model.name}", "unsupported"
-            )
-        self._adapter = made(trainer.model_args, model.hf_assets_path)
-        self._parts = trainer.model_parts
-        # Parts of a model may count their layers from 0.
-        self._whole_names = getattr(trainer, "_pp_local_to_original", {})
+        self._parameters = Parameters(trainer)
         self._pipeline = Pipeline(trainer)
-        self._listed = self._pipeline.collect(self._own())
+        self._listed = self._pipeline.collect(self._parameters.own())
         self._left: Iterator[tuple[str, Any]] = iter(())
-
-    def _own(self) -> Iterator[tuple[str, Any]]:
-        """The parameters of this rank's stages."""
-        for part in self._parts:
-            for name, parameter in part.named_parameters():
-                name = self._whole_names.get(name, name)
-                for wrapper in _WRAPPERS:
-                    name = name.replace(wrapper, "")
-                yield name, parameter
-
-    def _named(self, name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
-        yield from self._adapter.to_hf({name: tensor}).items()
 
     def metadata(self) -> list[Any]:
         """Name, dtype and shape of each tensor; nothing is gathered."""
@@ -68,9 +48,9 @@ class Source:
         return [
             SimpleNamespace(name=key, dtype=one.dtype, shape=tuple(one.shape))
             for each in self._listed
-            for key, one in self._named(
+            for key, one in self._parameters.named(
                 each.name, torch.empty(each.shape, dtype=each.dtype, device="meta")
-            )
+            ).items()
         ]
 
     def begin(self) -> None:
@@ -86,7 +66,7 @@ class Source:
     __iter__ = iter_full
 
     def _gathered(self) -> Iterator[tuple[str, Any]]:
-        own = dict(self._own())
+        own = dict(self._parameters.own())
         for each in self._listed:
             whole = None
             if (parameter := own.get(each.name)) is not None:
@@ -94,7 +74,7 @@ class Source:
                 whole = whole.detach()
             whole = self._pipeline.bring(each, whole)
             if whole is not None:
-                yield from self._named(each.name, whole)
+                yield from self._parameters.named(each.name, whole).items()
 
     def drain(self) -> None:
         """Gather the rest, which other ranks wait for."""
@@ -155,11 +135,6 @@ class Sender:
     """One rank's side: one of them publishes, and the others gather with it."""
 
     def __init__(self, trainer: Any, settings: Settings) -> None:
-        if trainer.job_config.peft.enable_peft:
-            raise UnsupportedError(
-                'the weights of adapters (peft) are not gathered: say {"weights": "theirs"}',
-                "unsupported",
-            )
         self._source = Source(trainer)
         self._rank = trainer.metrics_rank
         self._is_sender = distributed().get_rank() == self._rank
@@ -187,6 +162,17 @@ class Sender:
                 self._source.drain()
 
 
+def _sender(trainer: Any, settings: Settings) -> Any:
+    if trainer.job_config.peft.enable_peft:
+        raise UnsupportedError(
+            'the weights of adapters (peft) are not sent: say {"weights": "theirs"}',
+            "unsupported",
+        )
+    if settings.weights == "shards":
+        return ShardSender(trainer, settings, DEADLINE_S)
+    return Sender(trainer, settings)
+
+
 def take_weights(module: Any, handling: Any, settings: Settings) -> None:
     """Replace `Trainer.send_weights` in the trainer's module, and the function that makes its
     groups."""
@@ -195,7 +181,7 @@ def take_weights(module: Any, handling: Any, settings: Settings) -> None:
     module.new_group = lambda *_, **__: None
     # Of its own REST client, which engines of a group would wait with.
     handling.send_wait = lambda *_, **__: None
-    senders: weakref.WeakKeyDictionary[Any, Sender] = weakref.WeakKeyDictionary()
+    senders: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def send_weights(self: Any) -> None:
         sender = senders.get(self)
@@ -203,7 +189,7 @@ def take_weights(module: Any, handling: Any, settings: Settings) -> None:
             if marker is not None:
                 marker.unlink(missing_ok=True)
             with failing_together(self.metrics_rank):
-                sender = senders[self] = Sender(self, settings)
+                sender = senders[self] = _sender(self, settings)
         sender.send(self.step)
 
     module.Trainer.send_weights = send_weights

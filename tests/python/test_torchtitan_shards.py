@@ -1,0 +1,99 @@
+"""Weights of Nous' torchtitan without a gather: stand-ins with its fields, over torch's own FSDP,
+replicas and tensor parallelism.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+
+torch = pytest.importorskip("torch")
+
+import titan_shard_ranks  # noqa: E402  needs torch
+from cut_engines import CutEngines  # noqa: E402  needs torch
+from rollring.integrations.torchtitan._shards import rows_between, tensor_of  # noqa: E402
+
+JOB = Path(__file__).parent / "titan_shard_ranks.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "ranks", "publish_as"),
+    [("fsdp", 2, "bfloat16"), ("fsdp", 4, ""), ("hsdp", 4, ""), ("tp", 2, ""), ("fsdp_tp", 4, "")],
+)
+def test_shards_of_every_step_go_to_engines_of_another_cut(
+    ring: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    ranks: int,
+    publish_as: str,
+) -> None:
+    """The cuts of the trainer lie within heads, whose rows engines have in another order."""
+    monkeypatch.setenv("LOGDIR", str(tmp_path))
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    job = subprocess.Popen(
+        [*run, f"--nproc-per-node={ranks}", str(JOB), ring, way, publish_as],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        dtype = "bf16" if publish_as else "f32"
+        engines = CutEngines(ring, titan_shard_ranks.SERVED, dtype, PATIENCE)
+        for step in range(1, titan_shard_ranks.VERSIONS + 1):
+            assert engines.take() == step
+            whole = titan_shard_ranks.Adapter().to_hf(titan_shard_ranks.wanted(step))
+            for name, served in engines.whole().items():
+                assert torch.equal(served, whole[name].to(served.dtype)), name
+    finally:
+        if job.poll() is None and sys.exc_info()[0] is not None:
+            job.kill()
+        out, _ = job.communicate(timeout=PATIENCE)
+    assert job.returncode == 0, out
+
+
+class Names:
+    """The names of an adapter, for one parameter."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def named(self, name: str, tensor: Any) -> dict[str, Any]:
+        return dict(self._made(tensor))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda tensor: {"experts.0": tensor[0], "experts.1": tensor[1]},
+        lambda tensor: {"turned": tensor.T},
+        lambda tensor: {"columns": tensor.flip(1)},
+    ],
+    ids=["several", "transposed", "columns"],
+)
+def test_a_parameter_that_is_more_than_ordered_by_rows_is_refused(made: Any) -> None:
+    with pytest.raises(rr.errors.UnsupportedError, match="parameter 'w' becomes .*which gathers"):
+        tensor_of(Names(made), "w", (2, 2))  # type: ignore[arg-type]
+
+
+def test_a_parameter_that_engines_do_not_know_is_left_out() -> None:
+    assert tensor_of(Names(lambda tensor: {}), "w", (2, 2)) is None  # type: ignore[arg-type]
+
+
+def test_rows_at_equal_distances_are_one_box() -> None:
+    order = titan_shard_ranks.by_halves(torch.arange(24)).tolist()
+    assert order[:8] == [0, 2, 4, 6, 1, 3, 5, 7]
+    assert rows_between(order, 0, 24)[:2] == [(0, 4, 0, 2), (4, 4, 1, 2)]
+    # The second head is cut in its middle.
+    assert rows_between(order, 12, 24)[:2] == [(10, 2, 0, 2), (14, 2, 1, 2)]
+    assert len(rows_between(order, 12, 24)) == 4
+    assert rows_between(list(range(5)), 2, 4) == [(2, 2, 0, 1)]
+    assert rows_between([3, 2, 1, 0], 0, 4) == [(row, 1, 3 - row, 1) for row in range(4)]
