@@ -200,7 +200,8 @@ class ShardSender:
                 yield name, local.detach().contiguous()
 
     def send(self, step: int) -> None:
-        """The weights as they are now. On every rank; engines serve them when this returns.
+        """The weights as they are now. On every rank; all engines have agreed to serve them when
+        this returns, and copy them from the slots.
 
         Raises:
             RollringError: An engine could not take them, or a rank has failed.
