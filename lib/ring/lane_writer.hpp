@@ -83,10 +83,10 @@ class LaneWriter {
             if (!refresh()) return Reserve::corrupt;
             look_at_ = offset() + soft_ / 8;  // check rarely under a backlog
         }
-        Reserve found = place(bytes);
+        Reserve found = place(bytes, Head::seen);
         if (found == Reserve::full) {
             if (!refresh()) return Reserve::corrupt;
-            found = place(bytes);
+            found = place(bytes, Head::fresh);
             if (found == Reserve::full) show();
         }
         if (found == Reserve::ok) reserved_ = bytes;
@@ -128,6 +128,8 @@ class LaneWriter {
     }
 
   private:
+    enum class Head { seen, fresh };
+
     bool refresh() {
         const std::uint64_t head = shared_head_->load(Order::read_head);
         if (head < head_ || head > shown_ || head % line_bytes != 0) return false;
@@ -135,8 +137,8 @@ class LaneWriter {
         return true;
     }
 
-    Reserve place(std::uint64_t bytes) {
-        if (head_ < lap_start_) return place_behind(bytes);
+    Reserve place(std::uint64_t bytes, Head head) {
+        if (head_ < lap_start_) return place_behind(bytes, head);
         const std::uint64_t t = offset();
         const std::uint64_t head_offset = head_ - lap_start_;
         if (t >= soft_ && head_offset >= std::max(bytes + line_bytes, t / 2)) {
@@ -145,11 +147,12 @@ class LaneWriter {
         }
         if (fits_above(t, bytes)) return Reserve::ok;
         wrap(laps_.full);
-        return place_behind(bytes);
+        return place_behind(bytes, head);
     }
 
-    // The head is still in the lap before. One line stays free below it, for the skip of a jump.
-    Reserve place_behind(std::uint64_t bytes) {
+    // The head is still in the lap before. One line stays free below it, for the skip of a jump. A
+    // jump takes memory that has left the caches: it needs the newest head.
+    Reserve place_behind(std::uint64_t bytes, Head head) {
         if (lap_start_ - head_ > capacity_) return Reserve::full;  // two laps behind, after a jump
         const std::uint64_t t = offset();
         const std::uint64_t head_offset = head_ - (lap_start_ - capacity_);
@@ -157,7 +160,8 @@ class LaneWriter {
             return fits_above(t, bytes) ? Reserve::ok : Reserve::full;
         }
         if (head_offset - t >= bytes + line_bytes) return Reserve::ok;
-        if (t < head_offset && fits_above(dead_from_, std::max(bytes, dead_from_ - t))) {
+        if (head == Head::fresh && t < head_offset &&
+            fits_above(dead_from_, std::max(bytes, dead_from_ - t))) {
             skip(dead_from_ - t);
             laps_.jumps++;
             return Reserve::ok;

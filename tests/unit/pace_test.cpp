@@ -53,6 +53,24 @@ TEST_CASE("pace: what is not read yet does not count the dead part of a lap") {
     CHECK(writer.written_since(tail.load() + kib) == 0);  // a damaged page of the consumer's
 }
 
+TEST_CASE("pace: a lane that is read at once never jumps") {
+    std::vector<std::byte> bytes(64 * kib);
+    std::atomic<std::uint64_t> tail{0};
+    std::atomic<std::uint64_t> head{0};
+    NativeWriter writer(tail, head, NativePlatform::Frames{bytes.data()}, bytes.size(), 4 * kib);
+    for (int i = 0; i < 128; i++) {
+        REQUIRE(writer.reserve(kib) == Reserve::ok);
+        Frame frame{};
+        frame.bytes = kib;
+        writer.commit(frame);
+        writer.show();
+        head = tail.load();
+    }
+    CHECK(writer.laps().soft >= 20);
+    CHECK(writer.laps().full == 0);
+    CHECK(writer.laps().jumps == 0);
+}
+
 TEST_CASE("pace: where nobody reads, all of the lane is there, and it is asked seldom") {
     const TestRing ring({.lanes = 1, .lane_bytes = 4096 * kib, .soft_bytes = 64 * kib});
     auto producer = ring.producer();
