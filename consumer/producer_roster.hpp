@@ -10,6 +10,7 @@
 
 #include "event_queue.hpp"
 #include "lane_feed.hpp"
+#include "read_pace.hpp"
 #include "reader_seat.hpp"
 
 namespace rollring {
@@ -20,7 +21,8 @@ class ProducerRoster {
     explicit ProducerRoster(const ReaderSeat& seat)
         : seat_(&seat),
           feeds_(seat.map().geometry().lane_count + 1),
-          refused_(seat.map().geometry().lane_count + 1) {}
+          refused_(seat.map().geometry().lane_count + 1),
+          pace_(seat.control()) {}
 
     // Takes over every lane that holds something or has a producer; the spill first.
     Result<void> take_over();
@@ -43,16 +45,16 @@ class ProducerRoster {
     // The active lane whose turn it is.
     [[nodiscard]] LaneFeed& at_turn() { return *feeds_[active_[turn_]]; }
     void next_turn() {
-        turn_ = turn_ + 1 < active_.size() ? turn_ + 1 : 0;
+        if (turn_left_ != turn_bytes) pace_.end_turn(turn_bytes - turn_left_);
         turn_left_ = turn_bytes;
+        if (++turn_ < active_.size()) return;
+        turn_ = 0;
+        pace_.end_round();
     }
     // The lane at turn has delivered this much: turns are measured in bytes.
     void delivered(std::uint64_t bytes) {
-        if (bytes < turn_left_) {
-            turn_left_ -= bytes;
-        } else {
-            next_turn();
-        }
+        turn_left_ -= static_cast<std::int64_t>(bytes);
+        if (turn_left_ <= 0) next_turn();
     }
 
     // Called with each poll: finds new and dead producers if the bell has changed or it is time.
@@ -109,7 +111,7 @@ class ProducerRoster {
     }
 
   private:
-    static constexpr std::uint64_t turn_bytes = 64 << 10;     // of a lane, before the next
+    static constexpr std::int64_t turn_bytes = 64 << 10;      // of a lane, before the next
     static constexpr std::int64_t look_busy_ns = 50'000'000;  // between looks under traffic
     static constexpr std::uint32_t polls_per_clock = 256;
 
@@ -126,8 +128,9 @@ class ProducerRoster {
     std::vector<std::optional<LaneFeed>> feeds_;
     std::vector<bool> refused_;  // lanes whose failure to open was reported
     std::vector<std::uint32_t> active_;
+    ReadPace pace_;
     std::size_t turn_ = 0;
-    std::uint64_t turn_left_ = turn_bytes;
+    std::int64_t turn_left_ = turn_bytes;  // negative: a record was longer
     // Parts of the ring, near the start of lanes, that are not in the page table yet. They are
     // mapped while nothing arrives, a little at a time, because a record that arrives meanwhile
     // waits.

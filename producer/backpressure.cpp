@@ -30,7 +30,7 @@ Push Producer::Impl::too_large(std::uint64_t bytes, std::uint64_t tokens, std::u
 }
 
 Push Producer::Impl::room(std::uint64_t bytes, Deadline deadline) {
-    if (pacer.due(writer->position())) pace(deadline);
+    if (pacer.due(writer->position())) pace(bytes, deadline);
     // The word is in a cache line that the consumer writes, so reading it costs a miss: only every
     // few records.
     if (stats.records % quarantine_look_records == 0 && check_quarantine() != Push::ok) {
@@ -97,7 +97,8 @@ Reserve Producer::Impl::spin_for_room(std::uint64_t bytes) {
     return writer->reserve(bytes);
 }
 
-void Producer::Impl::pace(Deadline deadline) {
+void Producer::Impl::pace(std::uint64_t record_bytes, Deadline deadline) {
+    writer->set_soft(pacer.near_bytes(record_bytes));
     if (!pacer.behind(*writer, deadline)) return;
     show();
     stats.paces++;

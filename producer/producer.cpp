@@ -73,7 +73,7 @@ void Producer::Impl::start() {
     writer.emplace(own.tail, reader.head, NativePlatform::Frames{data.data()}, geometry.lane_bytes,
                    geometry.soft_bytes);
     if (std::thread::hardware_concurrency() < 2) options.spin = {};
-    pacer = Pacer(geometry, reader, options.spin.count() != 0);
+    pacer = Pacer(map, lane, options.spin.count() != 0);
     own.name.store(options.name.empty() ? program_invocation_short_name : options.name);
     poke(own.pid, static_cast<std::uint32_t>(getpid()));
     poke(own.records, std::uint64_t{0});

@@ -75,7 +75,7 @@ struct Producer::Impl {
     Push check_shown();
     Push wait_for_room(std::uint64_t bytes, Deadline deadline);
     Reserve spin_for_room(std::uint64_t bytes);
-    void pace(Deadline deadline);
+    void pace(std::uint64_t record_bytes, Deadline deadline);
     Push refuse(Push push, std::string why);
     Push refuse_closed();
     // `tokens`, `members` of its group: 0 if unknown.

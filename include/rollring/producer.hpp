@@ -62,7 +62,7 @@ struct ProducerStats {
     std::uint64_t tokens;
     std::uint64_t bytes;  // in the lane, frames and padding included
     std::uint64_t waits;  // times it had to wait for room
-    std::uint64_t paces;  // times it gave a consumer that was behind some microseconds to catch up
+    std::uint64_t paces;  // times it gave a consumer that was behind some time to catch up
     std::uint64_t laps_soft;
     std::uint64_t laps_full;
     std::uint64_t jumps;
@@ -82,8 +82,9 @@ class ROLLRING_API Producer {
 
     // Encodes the draft straight into the lane and makes it visible. Waits for room until the
     // deadline. After Push::ok the record survives this process. Pacing: with room left it still
-    // waits up to 200 us if the consumer reads but lags by more than the soft wrap, so that both
-    // sides stay in cache. No pacing with an expired deadline or a spin of 0.
+    // waits up to 4 ms, mostly asleep, if the consumer reads but lags by more than the soft wrap,
+    // or by more than this lane's part of the cache where several are busy, so that both sides stay
+    // in cache. No pacing with an expired deadline or a spin of 0.
     Push push(const Draft& draft, Deadline deadline);
 
     // The same, but the record becomes visible with the next flush(), push() or wait for room: this

@@ -34,8 +34,9 @@ struct RingOptions {
     // Rounded up to 4096; a record must fit. 0: 64 MiB, or less where memory is less (plan_ring).
     std::uint64_t lane_bytes = 0;
     // Turn back to the lane's start after this many bytes while the consumer keeps up, so that the
-    // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache.
-    // lane_bytes or more: never.
+    // lane stays in cache. 0: the smaller of 4 MiB and a quarter of the last-level cache. Lanes
+    // that are busy at once turn back earlier: they divide this, or a sixteenth of that cache if it
+    // is more. lane_bytes or more: never.
     std::uint64_t soft_bytes = 0;
     std::uint32_t journal_records = 65536;  // the most records that one acknowledgement can hold
     // The size of the spill, to which a stash moves the records of groups that stay incomplete

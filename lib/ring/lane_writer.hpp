@@ -69,6 +69,12 @@ class LaneWriter {
     // behind it is reserved as well, for a skip. Never less than before.
     void set_end(std::uint64_t bytes) { end_ = bytes < capacity_ ? bytes : capacity_; }
 
+    // Later laps turn back early behind this many bytes.
+    void set_soft(std::uint64_t bytes) {
+        soft_ = bytes;
+        look_at_ = std::min(look_at_, std::max(soft_, offset()));
+    }
+
     // For a writer that continues after another one: the lap before ended with the skip at this
     // position, and has nothing behind it.
     void lap_before_ended(std::uint64_t position) {

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "human.hpp"
+#include "near_bytes.hpp"
 #include "rollring/ring.hpp"
 #include "round_up.hpp"
 
@@ -18,14 +19,6 @@ using detail::mib;
 // The default size of the overflow file.
 constexpr std::uint64_t overflow_spills = 4;
 constexpr std::uint64_t overflow_bytes_most = std::uint64_t{64} << 30;
-
-std::uint64_t default_soft_bytes() {
-    constexpr std::uint64_t most = std::uint64_t{4} << 20;
-    const long cache_bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (cache_bytes <= 0) return most;
-    const std::uint64_t quarter = static_cast<std::uint64_t>(cache_bytes) / 4;
-    return std::min(most, std::max(round_up(quarter, page_bytes), page_bytes));
-}
 
 // The sizes of the overflow file, once the spill is known. Returns the mistake; empty if there is
 // none.

@@ -154,12 +154,16 @@ static_assert(std::has_unique_object_representations_v<Bell>);
 // trainer could complete. Counts may be a moment old: a group counts as announced by its lane until
 // it counts here. An overwritten bound delays producers, or lets them open too many groups, until
 // the stash stores it again: every 10 ms while it looks for batches. `last_acked_step` is written
-// from a private copy.
+// from a private copy. With an overwritten `turns` or `busy_lanes` lanes turn back elsewhere, and a
+// producer waits some milliseconds more, or not at all.
 struct ReaderControl {
     std::atomic<std::uint32_t> epoch;  // grows with each consumer that takes the seat
     std::atomic<std::uint32_t> pid;
     std::atomic<std::int64_t> last_acked_step;
-    std::uint8_t reserved0[48];
+    // Read by producers that are ahead of it. 0: a consumer of rollring 0.1, which shows neither.
+    std::atomic<std::uint64_t> turns;       // of lanes that delivered anything, so far
+    std::atomic<std::uint32_t> busy_lanes;  // that took turns lately
+    std::uint8_t reserved0[36];
     // The journal: `journal_count` > 0 means that these entries are acknowledged.
     std::atomic<std::uint64_t> journal_count;
     std::atomic<std::int64_t> journal_step;

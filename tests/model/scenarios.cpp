@@ -6,10 +6,16 @@ using rollring::JournalEntry;
 using rollring::LanePoll;
 using rollring::Reserve;
 
+namespace {
+
+template <class T>
+T pick(const std::vector<T>& from) {
+    return from[world->choose(static_cast<std::uint32_t>(from.size()))];
+}
+
+}  // namespace
+
 void LaneProgram::set_up() {
-    const auto pick = [](const auto& from) {
-        return from[world->choose(static_cast<std::uint32_t>(from.size()))];
-    };
     policy_ = pick(plan_.policies);
     lane_.emplace(plan_.lines, plan_.soft_lines, pick(plan_.starts));
     journal_.emplace();
@@ -58,6 +64,9 @@ void LaneProgram::produce(int incarnation) {
         }
         lane_->put(writer, lines);
         lane_->count_laps(writer);
+        if (!plan_.later_soft_lines.empty()) {
+            writer.set_soft(pick(plan_.later_soft_lines) * line_bytes);
+        }
         const std::size_t written = lane_->written();
         if (written % plan_.batch != 0 && written != plan_.records) continue;
         (void)writer.show();

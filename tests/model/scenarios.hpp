@@ -25,8 +25,9 @@ struct Plan {
     Bounds bounds{};
     std::uint64_t lines = 8;
     std::uint64_t soft_lines = 2;
-    std::vector<std::uint64_t> starts{0};      // a choice: where in the lane the run begins
-    std::vector<std::uint64_t> lengths{1, 2};  // a choice for each record, in lines
+    std::vector<std::uint64_t> later_soft_lines{};  // a choice behind each record; none: no change
+    std::vector<std::uint64_t> starts{0};           // a choice: where in the lane the run begins
+    std::vector<std::uint64_t> lengths{1, 2};       // a choice for each record, in lines
     std::size_t records = 3;
     std::vector<Policy> policies{Policy::in_order};
     std::size_t hold = 2;

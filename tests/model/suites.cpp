@@ -137,7 +137,10 @@ Suite pin(bool soft, std::uint64_t executions) {
     plan.policies = {Policy::pin};
     plan.pin_lines = soft ? 7 : 26;
     std::vector<Mark> must = {Mark::full, soft ? Mark::soft_wrap : Mark::full_wrap};
-    if (soft) must.push_back(Mark::jump);
+    if (soft) {
+        plan.later_soft_lines = {2, 2, 5, 12, 32};
+        must.push_back(Mark::jump);
+    }
     return random(lane(soft ? "pin-soft" : "pin-full", plan, {}, 0, std::move(must)), executions);
 }
 
@@ -149,6 +152,7 @@ Suite endurance(bool bells, std::uint64_t executions) {
     plan.records = 300;
     plan.starts = {0, 3, 7, 11};
     if (!bells) plan.policies = every_policy;
+    plan.later_soft_lines = {2, 6, 16};
     plan.hold = 5;
     plan.bells = bells;
     plan.kill_writer = plan.kill_reader = true;
