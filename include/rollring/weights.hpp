@@ -304,8 +304,10 @@ class [[nodiscard]] ROLLRING_API Update {
     Result<void> wait_committed(Deadline deadline);
     // Waits until the version is committed, then declares that the engine serves it. With
     // Staging::delta it exchanges the values first, behind the work on the GPU's default stream;
-    // work on the tensors in other streams must have ended.
-    // Errors: timed_out (may be called again), aborted, peer_gone, expelled.
+    // work on the tensors in other streams must have ended. The exchange is waited for beyond the
+    // deadline, for 10 minutes at most.
+    // Errors: timed_out (may be called again), aborted, peer_gone, expelled, device_error (the
+    // exchange; the engine is poisoned).
     Result<void> adopt(Deadline deadline);
     // Declares that the engine cannot take the version, and why. `tensor`: the culprit, or empty.
     void reject(std::string_view why, std::string_view tensor = {}) noexcept;
@@ -358,7 +360,7 @@ class ROLLRING_API Subscriber {
     // begins to load. The publisher does not send the version again. Needs no publisher. Other
     // streams of a GPU: as Update::adopt.
     // Errors: invalid_argument (there is nothing to go back to), busy (an update is open),
-    // already_released (names the tensor).
+    // already_released (names the tensor), device_error (the engine is poisoned).
     Result<void> rollback();
     [[nodiscard]] DeltaReport delta() const;
 

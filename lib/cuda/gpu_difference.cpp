@@ -18,6 +18,7 @@
 #include "delta_args.hpp"
 #include "fault_point.hpp"
 #include "job_tables.hpp"
+#include "list_memory.hpp"
 #include "view_layout.hpp"
 
 namespace rollring::cuda {
@@ -25,8 +26,6 @@ namespace {
 
 using device::CopyJob;
 
-// A kernel that takes longer has failed, or its stream waits for something else.
-constexpr std::int64_t swap_ms = 600'000;
 // Pauses of a few milliseconds are not prolonged by sleeping.
 constexpr std::int64_t awake_ns = 20'000'000;
 
@@ -56,6 +55,11 @@ struct Run {
     std::uint64_t tiles;
 };
 
+// Of the entries of a tile: all values, or places and values of a fourth of them.
+constexpr std::uint64_t entries_most(std::uint64_t tile_bytes) {
+    return (tile_bytes + 15) / 16 * 16 + 16;
+}
+
 // The tables of all parts as the host builds them. Tiles of one kind lie together, in the order of
 // the parts.
 struct DeltaTables {
@@ -64,6 +68,7 @@ struct DeltaTables {
     std::vector<Tile> tiles;
     std::vector<std::uint64_t> elements;                       // of each part
     std::vector<std::array<std::uint64_t, delta_kinds>> ends;  // in `tiles`, of each part
+    std::uint64_t list_bytes_most = 0;
 
     explicit DeltaTables(const std::vector<std::vector<CopyJob>>& parts);
 
@@ -110,6 +115,9 @@ DeltaTables::DeltaTables(const std::vector<std::vector<CopyJob>>& parts)
                 const std::uint32_t job = next->second;
                 for (std::uint64_t at = 0; at * delta_tile_bytes < jobs[job].bytes; at++) {
                     tiles.push_back({job, static_cast<std::uint32_t>(at)});
+                    const std::uint64_t left = jobs[job].bytes - at * delta_tile_bytes;
+                    list_bytes_most +=
+                        entries_most(std::min<std::uint64_t>(left, delta_tile_bytes));
                 }
             }
             ends[part].at(kind) = tiles.size();
@@ -127,35 +135,33 @@ class GpuDifference : public device::Difference {
     Result<void> lay_down(DeltaTables tables);
 
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) override;
-    Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
-                         Deadline deadline) override;
+    Result<device::Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
+                                Deadline deadline) override;
     Result<void> swap(std::size_t parts, Stream stream) override;
+    Result<void> end_exchange(Deadline deadline) override;
     [[nodiscard]] Size size() const override { return size_; }
 
   private:
-    // Memory for the entries of some parts.
-    struct Chunk {
-        DeviceBuffer memory;
-        std::uint64_t bytes = 0;
-        std::uint64_t used = 0;
-    };
     // A part that is being compared.
     struct Comparing {
         std::size_t part;
-        std::size_t first_chunk;
-        std::uint64_t first_used;  // of that chunk, before
-        std::uint64_t used = 0;    // by this part
+        ListMemory<DeviceBuffer>::Point before;
+        std::uint64_t used = 0;  // by this part
+    };
+    // An exchange that may not have ended.
+    struct Exchange {
+        CUstream stream;
+        bool marked;  // done_ is behind it
     };
     // The tiles of parts from one on, before another.
     [[nodiscard]] std::vector<Run> runs(std::size_t begin, std::size_t end) const;
     [[nodiscard]] DeltaArgs args_for(const Run& run, const std::byte* slot) const;
+    // Into the chunk in use. An error drops the part.
     Result<void> launch_compare(const std::byte* slot, bool only_missing, Stream stream);
-    // Into the current chunk, or a new one of this size. False: there is no room.
-    Result<bool> go_on(const std::byte* slot, bool only_missing, std::uint64_t bytes,
-                       Stream stream);
+    Result<void> queue_compare(const std::byte* slot, bool only_missing, CUstream queue);
+    Result<void> begin(std::size_t part, const std::byte* slot, Stream stream);
     Result<void> wait(Deadline deadline);
     void drop();
-    [[nodiscard]] bool add_chunk(std::uint64_t bytes);
     [[nodiscard]] std::unexpected<Error> failed(CUresult result, std::string_view what) const {
         return std::unexpected(
             cuda_error(result, fmt::format("GPU {}: cannot {}", gpu_->device().gpu, what)));
@@ -173,12 +179,9 @@ class GpuDifference : public device::Difference {
     std::vector<std::uint64_t> elements_;
     std::vector<std::array<std::uint64_t, delta_kinds>> ends_;
     std::size_t listed_ = 0;  // parts
-    std::vector<Chunk> chunks_;
-    std::size_t current_ = 0;
-    std::uint64_t allocated_ = 0;
-    std::uint64_t bytes_max_ = 0;
-    std::uint64_t bytes_first_ = 0;  // of the first chunk, or more
+    ListMemory<DeviceBuffer> list_;
     std::optional<Comparing> comparing_;
+    std::optional<Exchange> exchange_;
     Size size_;
 };
 
@@ -201,6 +204,8 @@ Result<void> GpuDifference::lay_down(DeltaTables tables) {
     if (laid) laid = upload(heads_, std::vector<DeltaHead>(tables.tiles.size()));
     if (laid) laid = upload(counters_, std::vector<DeltaCounters>(1));
     if (!laid) return laid;
+    const auto make = [gpu = gpu_](std::uint64_t bytes) { return DeviceBuffer::make(gpu, bytes); };
+    list_ = ListMemory<DeviceBuffer>(make, tuning_.chunk_bytes, tables.list_bytes_most);
     elements_ = std::move(tables.elements);
     ends_ = std::move(tables.ends);
     const Context::Scope scope(gpu_->context());
@@ -212,36 +217,9 @@ Result<void> GpuDifference::lay_down(DeltaTables tables) {
 
 void GpuDifference::clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) {
     comparing_.reset();
-    bytes_first_ = std::min(bytes_max, bytes_kept);
-    // One piece, because tiles that do not fit into the rest of one are compared again.
-    const std::uint64_t most = std::max(bytes_first_, tuning_.chunk_bytes);
-    if (chunks_.size() > 1 || allocated_ > std::min(most, bytes_max)) {
-        chunks_.clear();
-        allocated_ = 0;
-    }
-    for (Chunk& chunk : chunks_) chunk.used = 0;
+    list_.clear(bytes_max, bytes_kept);
     listed_ = 0;
-    current_ = 0;
-    bytes_max_ = bytes_max;
     size_ = {};
-}
-
-// With room for this part and, if the GPU has it, for later ones. False if the bound, or the GPU,
-// has no room.
-bool GpuDifference::add_chunk(std::uint64_t bytes) {
-    const std::uint64_t left = bytes_max_ - std::min(bytes_max_, allocated_);
-    const std::uint64_t least = std::max(bytes, tuning_.chunk_bytes);
-    const std::uint64_t more = chunks_.empty() ? bytes_first_ : allocated_ / 2;
-    for (const std::uint64_t wanted : {std::max(least, more), least}) {
-        const std::uint64_t size = std::min(left, wanted) / 16 * 16;
-        if (size < bytes) return false;
-        auto memory = DeviceBuffer::make(gpu_, size);
-        if (!memory) continue;
-        chunks_.push_back({.memory = std::move(*memory), .bytes = size});
-        allocated_ += size;
-        return true;
-    }
-    return false;
 }
 
 std::vector<Run> GpuDifference::runs(std::size_t begin, std::size_t end) const {
@@ -272,49 +250,40 @@ DeltaArgs GpuDifference::args_for(const Run& run, const std::byte* slot) const {
     return args;
 }
 
-Result<void> GpuDifference::launch_compare(const std::byte* slot, bool only_missing,
-                                           Stream stream) {
+Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missing,
+                                          CUstream queue) {
     const Driver& api = gpu_->api();
-    const auto queue = gpu_->stream_behind(stream);
-    if (!queue) return std::unexpected(queue.error());
-    CUresult result = api.cuMemsetD8Async(counters_.address(), 0, sizeof(DeltaCounters), *queue);
+    CUresult result = api.cuMemsetD8Async(counters_.address(), 0, sizeof(DeltaCounters), queue);
     if (result != CUDA_SUCCESS) return failed(result, "zero the counters of a list");
-    const Chunk& chunk = chunks_[current_];
     for (const Run& run : runs(comparing_->part, comparing_->part + 1)) {
         DeltaArgs args = args_for(run, slot);
         args.counters = std::bit_cast<DeltaCounters*>(counters_.address());
-        args.memory = chunk.memory.address() + chunk.used;
-        args.memory_bytes = chunk.bytes - chunk.used;
+        if (const DeviceBuffer* chunk = list_.now()) args.memory = chunk->address() + list_.used();
+        args.memory_bytes = list_.left();
         args.only_missing = only_missing ? 1 : 0;
         args.tile_count = run.tiles * (block_threads / warp_lanes);
-        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, *queue);
+        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue);
         if (!launched) return launched;
     }
-    result = api.cuMemcpyDtoHAsync(read_back_.data(), counters_.address(), sizeof(DeltaCounters),
-                                   *queue);
-    if (result == CUDA_SUCCESS) result = api.cuEventRecord(done_, *queue);
+    result =
+        api.cuMemcpyDtoHAsync(read_back_.data(), counters_.address(), sizeof(DeltaCounters), queue);
+    if (result == CUDA_SUCCESS) result = api.cuEventRecord(done_, queue);
     if (result == CUDA_SUCCESS) return {};
     return failed(result, "read the counters of a list");
 }
 
-Result<bool> GpuDifference::go_on(const std::byte* slot, bool only_missing, std::uint64_t bytes,
-                                  Stream stream) {
-    if (current_ == chunks_.size() && !add_chunk(bytes)) {
-        drop();
-        return false;
-    }
-    auto launched = launch_compare(slot, only_missing, stream);
-    if (launched) return true;
-    drop();
-    return std::unexpected(launched.error());
+Result<void> GpuDifference::launch_compare(const std::byte* slot, bool only_missing,
+                                           Stream stream) {
+    const auto queue = gpu_->stream_behind(stream);
+    auto queued = queue ? queue_compare(slot, only_missing, *queue)
+                        : Result<void>(std::unexpected(queue.error()));
+    if (!queued) drop();
+    return queued;
 }
 
 // The list is as it was before the part.
 void GpuDifference::drop() {
-    for (std::size_t i = comparing_->first_chunk; i < chunks_.size(); i++) {
-        chunks_[i].used = i == comparing_->first_chunk ? comparing_->first_used : 0;
-    }
-    current_ = chunks_.empty() ? 0 : std::min(comparing_->first_chunk, chunks_.size() - 1);
+    list_.cut(comparing_->before);
     comparing_.reset();
 }
 
@@ -337,40 +306,53 @@ Result<void> GpuDifference::wait(Deadline deadline) {
     }
 }
 
-Result<bool> GpuDifference::compare(std::size_t number, const std::byte* slot, Stream stream,
-                                    Deadline deadline) {
+Result<void> GpuDifference::begin(std::size_t part, const std::byte* slot, Stream stream) {
+    listed_ = part;
+    size_.elements += elements_[part];
+    // Without memory the tiles say how much they need, which may be nothing.
+    if (list_.now() == nullptr) {
+        if (const auto room = list_.grow(0); !room) return std::unexpected(room.error());
+    }
+    comparing_ = {part, list_.end()};
+    return launch_compare(slot, false, stream);
+}
+
+Result<device::Fit> GpuDifference::compare(std::size_t number, const std::byte* slot, Stream stream,
+                                           Deadline deadline) {
     const Context::Scope scope(gpu_->context());
     if (!comparing_) {
-        listed_ = number;
-        size_.elements += elements_[number];
-        comparing_ = {number, current_, chunks_.empty() ? 0 : chunks_[current_].used};
-        const auto begun = go_on(slot, false, 1, stream);
-        if (!begun || !*begun) return begun;
+        if (auto begun = begin(number, slot, stream); !begun) return std::unexpected(begun.error());
     }
     for (;;) {
         if (auto waited = wait(deadline); !waited) return std::unexpected(waited.error());
         DeltaCounters counters{};
         std::memcpy(&counters, read_back_.data(), sizeof counters);
-        Chunk& chunk = chunks_[current_];
-        const std::uint64_t used = std::min(counters.used, chunk.bytes - chunk.used);
-        chunk.used += used;
+        // After the first tile without room none has any.
+        const std::uint64_t used = counters.used - counters.missing;
+        list_.take(used);
         comparing_->used += used;
         size_.changed += counters.changed;
         if (counters.missing == 0) break;
-        current_++;
-        const auto more = go_on(slot, true, counters.missing, stream);
-        if (!more || !*more) return more;
+        const auto room = list_.grow(counters.missing);
+        if (!room || *room != Room::there) {
+            drop();
+            if (!room) return std::unexpected(room.error());
+            return *room == Room::bound ? device::Fit::full : device::Fit::no_memory;
+        }
+        auto launched = launch_compare(slot, true, stream);
+        if (!launched) return std::unexpected(launched.error());
     }
     size_.bytes += comparing_->used;
     listed_ = number + 1;
     comparing_.reset();
-    return true;
+    return device::Fit::fits;
 }
 
 Result<void> GpuDifference::swap(std::size_t parts, Stream stream) {
     const Context::Scope scope(gpu_->context());
     const auto queue = gpu_->stream_behind(stream);
     if (!queue) return std::unexpected(queue.error());
+    exchange_ = {*queue, false};
     Result<void> launched;
     for (const Run& run : runs(0, std::min(parts, listed_))) {
         DeltaArgs args = args_for(run, nullptr);
@@ -379,12 +361,23 @@ Result<void> GpuDifference::swap(std::size_t parts, Stream stream) {
         FAULT_POINT("weights.swapped");
         if (!launched) break;
     }
-    const CUresult result = gpu_->api().cuEventRecord(done_, *queue);
-    if (result != CUDA_SUCCESS) return failed(result, "wait for the exchange of values");
-    auto done = wait(Deadline::after_ms(swap_ms));  // after an error, too
+    auto done = end_exchange(Deadline::after_ms(tuning_.exchange_ms));  // after an error, too
     // Not as if another call could go on.
     if (!done && done.error().code == Errc::timed_out) done.error().code = Errc::device_error;
     return launched ? done : launched;
+}
+
+Result<void> GpuDifference::end_exchange(Deadline deadline) {
+    if (!exchange_) return {};
+    const Context::Scope scope(gpu_->context());
+    if (!exchange_->marked) {
+        const CUresult result = gpu_->api().cuEventRecord(done_, exchange_->stream);
+        if (result != CUDA_SUCCESS) return failed(result, "wait for the exchange of values");
+        exchange_->marked = true;
+    }
+    auto done = wait(deadline);
+    if (done) exchange_.reset();
+    return done;
 }
 
 }  // namespace

@@ -13,8 +13,10 @@ namespace rollring::cuda {
 
 struct DeltaTuning {
     unsigned waves = 4;  // of blocks
-    // The least that is allocated for the list at once.
+    // The least that is allocated for the list at once, if the GPU has it.
     std::uint64_t chunk_bytes = std::uint64_t{32} << 20;
+    // An exchange that takes longer has failed, or its stream waits for something else.
+    std::int64_t exchange_ms = 600'000;
 };
 
 // `parts`: the copies of each part, every one a view; their tensors' elements do not overlap.

@@ -11,6 +11,13 @@
 
 namespace rollring::device {
 
+// A part in the list.
+enum class Fit : std::uint8_t {
+    fits,
+    full,       // the list may not have as much memory as it needs
+    no_memory,  // the device, or the machine, does not have it
+};
+
 // Compiled once, from the copies of all parts of a version; every one is a view (CopyJob::view).
 // One thread at a time.
 class Difference {
@@ -26,14 +33,16 @@ class Difference {
     // is freed. Requires that the device does nothing any more for this object.
     virtual void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) = 0;
     // Compares a part in its slot with the tensors, which are only read, and appends the values of
-    // the slot that differ. Waits for the device. False: there is no room, and the list is as it
-    // was before. timed_out: the device still compares; a call with the same arguments goes on.
+    // the slot that differ. Waits for the device. A part that does not fit leaves the list as it
+    // was. timed_out: the device still compares; a call with the same arguments goes on.
     // After another error it may still compare, too.
-    virtual Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
-                                 Deadline deadline) = 0;
+    virtual Result<Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
+                                Deadline deadline) = 0;
     // Exchanges the listed values of the first `parts` parts with those of the tensors. Waits for
-    // the device. After an error some may be exchanged.
+    // the device. After an error some may be exchanged, and the device may still exchange others.
     virtual Result<void> swap(std::size_t parts, Stream stream) = 0;
+    // Waits until an exchange that ended with an error is over on the device, too.
+    virtual Result<void> end_exchange(Deadline deadline) = 0;
     [[nodiscard]] virtual Size size() const = 0;
 };
 

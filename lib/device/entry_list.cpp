@@ -25,9 +25,11 @@ void EntryList::clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) {
 
 bool EntryList::add_block(std::uint64_t bytes) {
     const std::uint64_t left = bytes_max_ - std::min(bytes_max_, allocated_);
+    lacks_memory_ = false;
     if (bytes > left) return false;
     const std::uint64_t size = std::min(left, std::max(bytes, block_bytes));
     std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[size]);
+    lacks_memory_ = !memory;
     if (!memory) return false;
     blocks_.push_back({.memory = std::move(memory), .bytes = size});
     allocated_ += size;

@@ -20,6 +20,8 @@ class EntryList {
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept);
     // Memory for a record, aligned to 8 bytes; null if the bound, or the machine, has no more.
     std::byte* append(std::uint64_t bytes);
+    // Of the last call of append that had no memory: the machine has none.
+    [[nodiscard]] bool lacks_memory() const { return lacks_memory_; }
     [[nodiscard]] Point end() const;
     // Forgets the records from here on.
     void cut(Point at);
@@ -41,6 +43,7 @@ class EntryList {
     std::uint64_t bytes_max_ = 0;
     std::uint64_t allocated_ = 0;
     std::uint64_t used_ = 0;
+    bool lacks_memory_ = false;
 };
 
 template <class Visit>

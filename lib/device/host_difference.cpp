@@ -271,16 +271,16 @@ class HostDifference : public Difference {
         size_ = {};
     }
 
-    Result<bool> compare(std::size_t part, const std::byte* slot, Stream, Deadline) override {
+    Result<Fit> compare(std::size_t part, const std::byte* slot, Stream, Deadline) override {
         const EntryList::Point begin = list_.end();
         for (const CopyJob& job : parts_[part]) {
             size_.elements += job.elements;
             if (compare_any(job, slot + job.slot_offset, list_, size_.changed)) continue;
             list_.cut(begin);
-            return false;
+            return list_.lacks_memory() ? Fit::no_memory : Fit::full;
         }
         ranges_[part] = {begin, list_.end()};
-        return true;
+        return Fit::fits;
     }
 
     Result<void> swap(std::size_t parts, Stream) override {
@@ -290,6 +290,8 @@ class HostDifference : public Difference {
         }
         return {};
     }
+
+    Result<void> end_exchange(Deadline) override { return {}; }
 
     [[nodiscard]] Size size() const override {
         return {size_.elements, size_.changed, list_.used()};

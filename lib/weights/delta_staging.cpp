@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 #include <utility>
 
@@ -33,11 +34,13 @@ DeltaStaging::DeltaStaging(std::unique_ptr<device::Difference> difference,
                            const SubscriberOptions& options, std::uint64_t bytes)
     : difference_(std::move(difference)),
       fallback_(options.delta_fallback),
+      device_(options.device),
       list_bytes_(options.delta_list_bytes != 0 ? options.delta_list_bytes
                                                 : std::max(bytes / 4, list_bytes_least)) {}
 
-void DeltaStaging::start(std::int64_t version, const Holding& holding) {
+Result<void> DeltaStaging::start(std::int64_t version, const Holding& holding, Deadline deadline) {
     before_.reset();
+    if (auto ended = end_exchange(deadline); !ended) return ended;
     parts_ = 0;
     listed_ = true;
     was_whole_ = !holding.is_mixed();
@@ -51,6 +54,7 @@ void DeltaStaging::start(std::int64_t version, const Holding& holding) {
     difference_->clear(grows ? std::numeric_limits<std::uint64_t>::max() : list_bytes_,
                        kept_bytes_);
     report_ = {.version = version};
+    return {};
 }
 
 void DeltaStaging::count() {
@@ -63,29 +67,35 @@ void DeltaStaging::count() {
     }
 }
 
-std::unexpected<Error> DeltaStaging::too_large() const {
-    if (fallback_ == DeltaFallback::beside) {
-        return refused(Errc::too_large,
-                       "the machine has no memory for the list of its differences");
+std::unexpected<Error> DeltaStaging::no_room(device::Fit fit) const {
+    if (fit == device::Fit::full) {
+        return refused(
+            Errc::too_large,
+            fmt::format("too much has changed: {} of the first {} elements, for which {} bytes of "
+                        "list are not enough; raise SubscriberOptions::delta_list_bytes, or set "
+                        "delta_fallback to beside or in_place",
+                        report_.changed, report_.elements, list_bytes_));
     }
-    return refused(
-        Errc::too_large,
-        fmt::format("too much has changed: {} of the first {} elements, for which {} bytes of list "
-                    "are not enough; raise SubscriberOptions::delta_list_bytes, or set "
-                    "delta_fallback to beside or in_place",
-                    report_.changed, report_.elements, list_bytes_));
+    const bool on_gpu = device_.is_gpu();
+    return failed(on_gpu ? Errc::out_of_device_memory : Errc::system, on_gpu ? 0 : ENOMEM,
+                  fmt::format("{} has no memory for the list of differences, {} of the first {} "
+                              "elements; free some there, or set delta_fallback to in_place",
+                              on_gpu ? fmt::format("GPU {}", device_.gpu) : "this machine",
+                              report_.changed, report_.elements));
 }
 
 Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Stream stream,
                                 Deadline deadline, Holding& holding) {
     if (!listed_) return false;
+    device::Fit fit = device::Fit::fits;
     {
         const Timed timed(report_.compare_ns);
         const Stream begun_on = comparing_.value_or(stream);
-        const auto fits = difference_->compare(part, slot, begun_on, deadline);
-        comparing_ = fits ? std::nullopt : std::optional(begun_on);
-        if (!fits) return std::unexpected(fits.error());
-        listed_ = *fits;
+        const auto compared = difference_->compare(part, slot, begun_on, deadline);
+        comparing_ = compared ? std::nullopt : std::optional(begun_on);
+        if (!compared) return std::unexpected(compared.error());
+        fit = *compared;
+        listed_ = fit == device::Fit::fits;
     }
     count();
     FAULT_POINT("weights.compared");
@@ -93,7 +103,7 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
         parts_ = part + 1;
         return true;
     }
-    if (!may_copy_) return too_large();
+    if (!may_copy_) return no_room(fit);
     holding.touch();
     report_.way = DeltaWay::in_place;
     if (auto swapped = difference_->swap(std::exchange(parts_, 0), {}); !swapped) {

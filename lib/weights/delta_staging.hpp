@@ -20,10 +20,11 @@ class DeltaStaging {
                  std::uint64_t bytes);
 
     // Begins a version; the one before cannot be rolled back any more. `holding`: of the engine.
-    void start(std::int64_t version, const Holding& holding);
+    // Waits for an exchange that the device has not ended. Can be retried after timed_out.
+    Result<void> start(std::int64_t version, const Holding& holding, Deadline deadline);
     // Lists the differences of a part. False: there is no room, so the differences of the parts
     // before it are in the tensors now, and it and all later parts are to be copied there.
-    // too_large: there is no room, and that is not allowed.
+    // too_large, out_of_device_memory, system: there is no room, and that is not allowed.
     // After another error the device may still read the slot. timed_out: a call with the same part
     // and slot goes on, in the stream of the first call.
     Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Deadline deadline,
@@ -32,6 +33,8 @@ class DeltaStaging {
     [[nodiscard]] std::optional<Stream> comparing() const { return comparing_; }
     // The same when the version is given up: the next one has nothing to go on with.
     std::optional<Stream> leave() { return std::exchange(comparing_, std::nullopt); }
+    // Waits until the device does nothing more for this object; comparisons apart.
+    Result<void> end_exchange(Deadline deadline) { return difference_->end_exchange(deadline); }
     // Exchanges the values of the version, which is committed.
     Result<void> swap_in(Holding& holding);
     // Exchanges them back; returns the version before.
@@ -41,11 +44,12 @@ class DeltaStaging {
     [[nodiscard]] const DeltaReport& report() const { return report_; }
 
   private:
-    [[nodiscard]] std::unexpected<Error> too_large() const;
+    [[nodiscard]] std::unexpected<Error> no_room(device::Fit fit) const;
     void count();
 
     std::unique_ptr<device::Difference> difference_;
     DeltaFallback fallback_;
+    Device device_;
     std::uint64_t list_bytes_;
     std::uint64_t kept_bytes_ = 0;     // of the list's memory, from one version to the next
     std::uint64_t swapped_bytes_ = 0;  // of the last list whose version was adopted

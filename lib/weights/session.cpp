@@ -242,6 +242,12 @@ Result<void> Session::check_admitted() const {
                                ring_name_, options_.name, holding_->text()));
 }
 
+Result<void> Session::look_around(std::string_view what) const {
+    if (interruption_.take()) return late(what);
+    if (auto admitted = check_admitted(); !admitted) return admitted;
+    return check_publisher();
+}
+
 std::unexpected<Error> Session::late(std::string_view what) const {
     return refused(Errc::timed_out, fmt::format("'{}' waited for {} until the deadline; {}",
                                                 options_.name, what, holding_->text()));

@@ -131,6 +131,9 @@ class Session {
         if (is_ours()) interruption_.raise(own_bell());
     }
 
+    // Whether a wait of this subscriber for something else may go on: timed_out after interrupt(),
+    // expelled, peer_gone.
+    [[nodiscard]] Result<void> look_around(std::string_view what) const;
     // Waits for look(), and checks from time to time that the publisher lives and that we are
     // admitted. timed_out at the deadline, or after interrupt().
     template <class Look>

@@ -13,6 +13,13 @@
 #include "with_publisher.hpp"
 
 namespace rollring::weights {
+// Memory that the device still uses is leaked.
+bool SubscriberImpl::shut_down() {
+    const bool idle = !delta_ || !session_->is_ours() ||
+                      delta_->end_exchange(Deadline::after_ms(10'000)).has_value();
+    return session_->close() && idle;
+}
+
 Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view ring,
                                                                std::span<const WeightTensor> into,
                                                                const SubscriberOptions& options,
@@ -271,7 +278,11 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));
     }
-    if (delta_ && !std::exchange(update_.listing, true)) delta_->start(update_.version, holding_);
+    if (delta_ && !update_.listing) {
+        auto started = delta_->start(update_.version, holding_, deadline);
+        if (!started) return give_up_unless_late(std::move(started.error()));
+        update_.listing = true;
+    }
     // After timed_out it resumes where it was.
     bool is_lent = delta_ && delta_->comparing();
     for (std::uint32_t i = is_lent ? update_.parts_done : update_.parts_lent; i < parts(); i++) {
@@ -287,9 +298,21 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
 
 Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream, Deadline deadline) {
     if (!delta_) return tensors_.load(part, update_.lent, stream);
-    const auto listed = delta_->take(part, update_.lent, stream, deadline, holding_);
-    if (!listed) return std::unexpected(listed.error());
-    return *listed ? Result<void>() : tensors_.load(part, update_.lent, stream);
+    for (;;) {
+        const Deadline piece{std::min(deadline.at_ns, Deadline::after_ms(50).at_ns)};
+        const auto listed = delta_->take(part, update_.lent, stream, piece, holding_);
+        if (listed) return *listed ? Result<void>() : tensors_.load(part, update_.lent, stream);
+        if (listed.error().code != Errc::timed_out || deadline.passed()) {
+            return std::unexpected(listed.error());
+        }
+        auto wanted = session_->look_around("its device to compare");
+        const Outcome now = outcome();
+        // A version that is committed comes from the slots alone.
+        const bool last_words =
+            !wanted && wanted.error().code == Errc::peer_gone && now == Outcome::committed;
+        if (!wanted && !last_words) return wanted;
+        if (now == Outcome::aborted) return std::unexpected(aborted());
+    }
 }
 
 Result<void> SubscriberImpl::stage(Deadline deadline) {

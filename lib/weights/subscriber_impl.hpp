@@ -29,7 +29,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);
-    bool shut_down() override { return session_->close(); }
+    bool shut_down() override;
     void interrupt() override { session_->interrupt(); }
     [[nodiscard]] Result<void> check_process() const override { return session_->check_process(); }
 

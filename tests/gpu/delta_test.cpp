@@ -23,6 +23,7 @@ namespace {
 using cuda::DeltaTuning;
 using device::CopyJob;
 using device::Difference;
+using device::Fit;
 
 constexpr std::uint64_t boundless = ~std::uint64_t{0};
 
@@ -46,7 +47,8 @@ Difference::Size found_by_host(const ViewCase& given, Bytes arena) {
                                                        given.placed(arena.data()), true, mover));
     made->clear(boundless, 0);
     for (std::uint32_t part = 0; part < given.slots.size(); part++) {
-        REQUIRE(need(made->compare(part, given.slots[part].data(), {}, gpu_patience())));
+        REQUIRE(need(made->compare(part, given.slots[part].data(), {}, gpu_patience())) ==
+                Fit::fits);
     }
     return made->size();
 }
@@ -61,7 +63,7 @@ void check_difference(const ViewCase& given, const Bytes& before, const DeltaTun
         made->clear(boundless, round == 0 ? 0 : boundless);
         for (std::uint32_t part = 0; part < given.slots.size(); part++) {
             const DeviceBytes slot(given.slots[part]);
-            REQUIRE(need(made->compare(part, slot.data(), {}, gpu_patience())));
+            REQUIRE(need(made->compare(part, slot.data(), {}, gpu_patience())) == Fit::fits);
         }
         CHECK(made->size().changed == wanted.changed);
         CHECK(made->size().elements == wanted.elements);
@@ -130,6 +132,28 @@ struct Adjacent {
     }
 };
 
+// A stream that gets no further until it is let go, which the end of the test does, too.
+class HeldStream {
+  public:
+    explicit HeldStream(CUstream stream) {
+        const auto hold = [](void* flag) {
+            while (!*static_cast<std::atomic<bool>*>(flag)) {
+            }
+        };
+        need(api().cuLaunchHostFunc(stream, hold, &go_), "hold a stream");
+    }
+    HeldStream(const HeldStream&) = delete;
+    HeldStream& operator=(const HeldStream&) = delete;
+    ~HeldStream() {
+        go_on();
+        api().cuCtxSynchronize();
+    }
+    void go_on() { go_ = true; }
+
+  private:
+    std::atomic<bool> go_ = false;
+};
+
 TEST_SUITE_BEGIN("gpu");
 
 TEST_CASE("random views, by difference, exchanged and exchanged back") {
@@ -178,7 +202,7 @@ TEST_CASE("every density, size of elements and alignment, around the ends of til
             const auto made = need(
                 cuda::make_difference(gpu(), {given.placed(arena.data())}, {.chunk_bytes = chunk}));
             made->clear(boundless, 0);
-            REQUIRE(need(made->compare(0, slot.data(), {}, gpu_patience())));
+            REQUIRE(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
             CHECK(made->size().elements == given.elements);
             CHECK(made->size().changed == given.changed);
             CHECK(first_difference(arena.get(), given.arena) == -1);
@@ -205,10 +229,10 @@ TEST_CASE("a part without room leaves the list as it was, and its memory is give
         {.chunk_bytes = 10'000}));
     for (int round = 0; round < 3; round++) {
         made->clear(200'000, 0);
-        CHECK(need(made->compare(0, few_slot.data(), {}, gpu_patience())));
+        CHECK(need(made->compare(0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
         const std::uint64_t listed = made->size().bytes;
         CHECK((listed > 0 && listed <= 200'000));
-        CHECK(!need(made->compare(1, many_slot.data(), {}, gpu_patience())));
+        CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::full);
         CHECK(made->size().bytes == listed);
         CHECK(made->size().changed >= few.changed);
         need(made->swap(2, {}));
@@ -216,14 +240,87 @@ TEST_CASE("a part without room leaves the list as it was, and its memory is give
         CHECK(first_difference(many_arena.get(), many.arena) == -1);
         need(made->swap(2, {}));
         CHECK(first_difference(few_arena.get(), few.arena) == -1);
-        CHECK(need(made->compare(2, few_slot.data(), {}, gpu_patience())));  // it has no elements
+        // It has no elements.
+        CHECK(need(made->compare(2, few_slot.data(), {}, gpu_patience())) == Fit::fits);
     }
-    // Memory is allocated as it is needed, whatever the bound.
+}
+
+TEST_CASE("memory of a list is allocated as it is needed, and given back") {
+    Random random(80);
+    Adjacent many;
+    many.add(2, 32'000'000, 0, 0.6, random);
+    const DeviceBytes slot(many.slot);
+    const DeviceBytes arena(many.arena);
+    const auto made = need(cuda::make_difference(gpu(), {many.placed(arena.data())}, {}));
     const std::size_t free_before = free_device_bytes();
     made->clear(boundless, 0);
-    CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())));
+    CHECK(free_device_bytes() + mib >= free_before);
+    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(free_device_bytes() + 60 * mib <= free_before);
+    // However large the list may become: little more than all values.
+    made->clear(boundless, boundless);
+    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(free_device_bytes() + 70 * mib >= free_before);
     made->clear(boundless, 0);
     CHECK(free_device_bytes() + 4 * mib >= free_before);
+}
+
+TEST_CASE(
+    "a GPU that is full takes a version that changes little, and says why it takes no other") {
+    Random random(81);
+    Adjacent few;
+    Adjacent many;
+    few.add(2, 8'000'000, 0, 0.0001, random);
+    many.add(2, 8'000'000, 0, 0.6, random);
+    const DeviceBytes few_slot(few.slot);
+    const DeviceBytes many_slot(many.slot);
+    const DeviceBytes few_arena(few.arena);
+    const DeviceBytes many_arena(many.arena);
+    const auto made = need(cuda::make_difference(
+        gpu(), {few.placed(few_arena.data()), many.placed(many_arena.data())}, {}));
+    {
+        // All but a few MiB of the GPU's memory.
+        std::vector<cuda::DeviceBuffer> rest;
+        for (std::uint64_t bytes = free_device_bytes(); bytes >= mib; bytes /= 2) {
+            while (bytes + 6 * mib < free_device_bytes()) {
+                auto taken = cuda::DeviceBuffer::make(gpu(), bytes);
+                if (!taken) break;
+                rest.push_back(std::move(*taken));
+            }
+        }
+        CHECK(free_device_bytes() < 24 * mib);
+        made->clear(boundless, 0);
+        CHECK(need(made->compare(0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
+        CHECK(made->size().changed == few.changed);
+        CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::no_memory);
+        need(made->swap(1, {}));
+        CHECK(first_difference(few_arena.get(), few.wanted()) == -1);
+        need(made->swap(1, {}));
+    }
+    CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(first_difference(few_arena.get(), few.arena) == -1);
+    CHECK(first_difference(many_arena.get(), many.arena) == -1);
+}
+
+TEST_CASE("an exchange that is late is waited for before the list is used again") {
+    Random random(82);
+    Adjacent given;
+    given.add(2, 1'000'000, 0, 0.05, random);
+    const DeviceBytes slot(given.slot);
+    const DeviceBytes arena(given.arena);
+    const auto made =
+        need(cuda::make_difference(gpu(), {given.placed(arena.data())}, {.exchange_ms = 10}));
+    made->clear(boundless, 0);
+    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    const cuda::Context::Scope scope(gpu()->context());
+    HeldStream held(nullptr);
+    const auto late = made->swap(1, {});
+    CHECK((!late && late.error().code == Errc::device_error));
+    CHECK(made->end_exchange(Deadline::after_ms(10)).error().code == Errc::timed_out);
+    held.go_on();
+    need(made->end_exchange(gpu_patience()));
+    CHECK(first_difference(arena.get(), given.wanted()) == -1);
+    need(made->end_exchange(Deadline::now()));
 }
 
 TEST_CASE("a comparison that is late goes on when it is asked for again") {
@@ -237,19 +334,14 @@ TEST_CASE("a comparison that is late goes on when it is asked for again") {
     const cuda::Context::Scope scope(gpu()->context());
     CUstream stream = nullptr;
     need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
-    std::atomic<bool> go = false;
-    const auto hold = [](void* flag) {
-        while (!*static_cast<std::atomic<bool>*>(flag)) {
-        }
-    };
-    need(api().cuLaunchHostFunc(stream, hold, &go), "hold a stream");
+    HeldStream held(stream);
     for (int i = 0; i < 2; i++) {
         const auto late = made->compare(0, slot.data(), {stream}, Deadline::after_ms(10));
         REQUIRE(!late);
         CHECK(late.error().code == Errc::timed_out);
     }
-    go = true;
-    REQUIRE(need(made->compare(0, slot.data(), {stream}, gpu_patience())));
+    held.go_on();
+    REQUIRE(need(made->compare(0, slot.data(), {stream}, gpu_patience())) == Fit::fits);
     CHECK(made->size().changed == given.changed);
     need(made->swap(1, {}));
     CHECK(first_difference(arena.get(), given.wanted()) == -1);

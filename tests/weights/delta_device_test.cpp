@@ -190,6 +190,110 @@ TEST_CASE("an engine whose device fails on the way back shows why it is poisoned
     CHECK(pair.subscriber->state() == SubscriberState::ready);
 }
 
+TEST_CASE("an exchange whose end its caller does not know is over before the next version") {
+    DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pass(pair, 1);
+    std::thread second([&] {
+        auto update = pair.subscriber->next(patience());
+        REQUIRE_OK(update);
+        REQUIRE_OK(update->load(patience()));
+        REQUIRE_OK(update->stage(patience()));
+        gpu.loses = true;
+        CHECK(update->adopt(patience()).error().code == Errc::device_error);
+    });
+    REQUIRE_OK(send(*pair.publisher, pair.trainer, 2).commit(patience()));
+    second.join();
+    CHECK(pair.subscriber->state() == SubscriberState::poisoned);
+    gpu.loses = false;
+    gpu.stopped = true;
+    auto version = send(*pair.publisher, pair.trainer, 3);
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    CHECK(update->load(soon()).error().code == Errc::timed_out);
+    CHECK(!gpu.raced);
+    gpu.go_on();
+    std::thread third([&] {
+        REQUIRE_OK(update->load(patience()));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(update->adopt(patience()));
+    });
+    REQUIRE_OK(version.commit(patience()));
+    third.join();
+    CHECK(!gpu.raced);
+    CHECK(pair.engine.holds(3));
+}
+
+TEST_CASE("an engine that waits for a comparison hears of the rest of the channel") {
+    DevicePair pair(on_gpu, {.staging = Staging::delta});
+    FakeDevice& gpu = fake_device(engine_gpu);
+    pair.trainer.fill(1);
+    auto version = pair.publisher->begin(1);
+    REQUIRE_OK(version);
+    REQUIRE(!version->put_all(soon()));
+    auto update = pair.subscriber->next(patience());
+    REQUIRE_OK(update);
+    gpu.compares_on = nullptr;
+    gpu.stopped = true;
+    int stream = 0;
+    // Does something once the engine compares; returns the error that ends its load.
+    const auto load_while = [&](const auto& happens) {
+        const Deadline deadline = patience();
+        std::thread other([&] {
+            while (gpu.compares_on == nullptr) std::this_thread::yield();
+            happens();
+        });
+        const auto loaded = update->load(deadline, Stream{&stream});
+        other.join();
+        REQUIRE(!loaded);
+        CHECK(!deadline.passed());
+        return loaded.error().code;
+    };
+    SUBCASE("interrupt") {
+        CHECK(load_while([&] { pair.subscriber->interrupt(); }) == Errc::timed_out);
+        CHECK(load_while([&] { version->abort(); }) == Errc::aborted);
+    }
+    SUBCASE("expelled") {
+        CHECK(load_while([&] { REQUIRE_OK(pair.publisher->expel("engine")); }) == Errc::expelled);
+    }
+    SUBCASE("the publisher closes") {
+        const auto close = [&] {
+            version = refused(Errc::closed, "it went with its publisher");
+            pair.publisher.reset();
+        };
+        const Errc why = load_while(close);
+        CHECK((why == Errc::peer_gone || why == Errc::aborted));
+    }
+    CHECK(pair.subscriber->state() == SubscriberState::ready);
+    gpu.go_on();
+}
+
+TEST_CASE("a GPU without memory for a list is not taken for a version that changes too much") {
+    for (const DeltaFallback fallback :
+         {DeltaFallback::refuse, DeltaFallback::beside, DeltaFallback::in_place}) {
+        CAPTURE(name(fallback));
+        DevicePair pair(with_all_in_slots(),
+                        {.staging = Staging::delta, .delta_fallback = fallback});
+        FakeDevice& gpu = fake_device(engine_gpu);
+        pass(pair, 1);
+        gpu.is_full = true;
+        auto version = send(*pair.publisher, pair.trainer, 2);
+        std::thread taking([&] {
+            const auto taken = take(*pair.subscriber);
+            CHECK(taken.has_value() == (fallback == DeltaFallback::in_place));
+            if (taken) return;
+            CHECK(taken.error().code == Errc::out_of_device_memory);
+            CHECK(taken.error().message.contains("GPU 1 has no memory for the list"));
+            CHECK(!taken.error().message.contains("delta_list_bytes"));
+        });
+        const auto committed = version.commit(patience());
+        taking.join();
+        CHECK(committed.has_value() == (fallback == DeltaFallback::in_place));
+        CHECK(pair.engine.holds(committed ? 2 : 1));
+        CHECK(pair.subscriber->state() == SubscriberState::ready);
+    }
+}
+
 TEST_CASE("the memory of a list is kept for versions that change about as much") {
     DevicePair pair(with_all_in_slots(), {.staging = Staging::delta});
     auto& trained = pair.trainer.memory()[0];  // of 3300 elements of 4 bytes

@@ -83,13 +83,15 @@ class FakeDifference : public Difference {
     FakeDifference(FakeDevice& device, std::unique_ptr<Difference> difference)
         : device_(&device), difference_(std::move(difference)) {}
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) override {
+        if (exchanging_ != 0) device_->raced = true;
         device_->kept_bytes = bytes_kept;
         difference_->clear(bytes_max, bytes_kept);
     }
-    Result<bool> compare(std::size_t part, const std::byte* slot, Stream stream,
-                         Deadline deadline) override {
+    Result<Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
+                        Deadline deadline) override {
         device_->compares_on = stream.handle;
         if (device_->loses) return failure();
+        if (device_->is_full) return Fit::no_memory;
         while (device_->stopped && !device_->failed && !deadline.passed()) {
         }
         if (device_->failed) return failure();
@@ -97,13 +99,24 @@ class FakeDifference : public Difference {
         return difference_->compare(part, slot, stream, deadline);
     }
     Result<void> swap(std::size_t parts, Stream stream) override {
-        return device_->refuses ? Result<void>(failure()) : difference_->swap(parts, stream);
+        if (device_->refuses) return failure();
+        if (!device_->loses) return difference_->swap(parts, stream);
+        exchanging_ = parts;
+        return failure();
+    }
+    Result<void> end_exchange(Deadline deadline) override {
+        if (exchanging_ == 0) return {};
+        while (device_->stopped && !deadline.passed()) {
+        }
+        if (device_->stopped) return refused(Errc::timed_out, "the device did not exchange");
+        return difference_->swap(std::exchange(exchanging_, 0), {});
     }
     [[nodiscard]] Size size() const override { return difference_->size(); }
 
   private:
     FakeDevice* device_;
     std::unique_ptr<Difference> difference_;
+    std::size_t exchanging_ = 0;  // parts, by an exchange whose caller has got an error
 };
 
 class FakeMover : public HostMover {
@@ -211,7 +224,7 @@ void FakeDevice::go_on() {
 }
 
 void FakeDevice::reset() {
-    stopped = failed = refuses = loses = false;
+    stopped = failed = refuses = loses = is_full = raced = false;
     static_cast<void>(take_all(*this));
 }
 
