@@ -34,7 +34,8 @@ from ._views import Views
 from ._waits import in_thread, readable
 from ._weight_parts import borrow_bytes
 from ._weight_stream import WeightStream
-from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weight_subscriber import WeightSubscriber
+from ._weight_update import WeightUpdate
 from ._weights import TimeLeft, as_utf8, device_of
 from .errors import InvalidArgumentError, RollringError, TimedOutError, VersionAbortedError
 from .stat import stat_weights

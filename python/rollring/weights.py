@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ._weight_layout import WeightLayout, WeightPlan
 from ._weight_publisher import WeightPublisher
-from ._weight_subscriber import WeightSubscriber, WeightUpdate
+from ._weight_subscriber import WeightSubscriber
 from ._weight_transaction import WeightTransaction
+from ._weight_update import WeightUpdate
 from ._weights import WeightView
 
 __all__ = [

@@ -54,17 +54,17 @@ TABLE: dict[type[Case], list[str]] = {
     Resends: ["_weight_publisher.WeightPublisher.resend_async"],
     Updates: [
         "_weight_subscriber.WeightSubscriber.next_async",
-        "_weight_subscriber.WeightUpdate.load_async",
-        "_weight_subscriber.WeightUpdate.stage_async",
-        "_weight_subscriber.WeightUpdate.wait_committed_async",
-        "_weight_subscriber.WeightUpdate.adopt_async",
+        "_weight_update.WeightUpdate.load_async",
+        "_weight_update.WeightUpdate.stage_async",
+        "_weight_update.WeightUpdate.wait_committed_async",
+        "_weight_update.WeightUpdate.adopt_async",
     ],
     UpdatesInALoop: [
         "_weight_subscriber.WeightSubscriber.__aiter__",
-        "_weight_subscriber.WeightUpdate.finish_async",
+        "_weight_update.WeightUpdate.finish_async",
     ],
     UpdatesInABlock: [],
-    Tensors: ["_weight_subscriber.WeightUpdate.tensors_async"],
+    Tensors: ["_weight_update.WeightUpdate.tensors_async"],
     Generates: ["integrations.skyrl.RollringGenerator.generate"],
     Environments: ["integrations.atropos.RollringSendMixin._send_scored_data_to_api"],
 }
