@@ -10,6 +10,7 @@
 #include "cli/commands/command.hpp"
 #include "cli/commands/passed_on.hpp"
 #include "cli/commands/weights_plan.hpp"
+#include "cli/commands/weights_rollback.hpp"
 #include "cli/formats/stat_report.hpp"
 #include "cli/formats/stat_table.hpp"
 #include "cli/terminal/colour.hpp"
@@ -24,6 +25,7 @@ constexpr const char* weights_footer = R"(Examples:
   rollring weights r
   rollring weights r --watch             # repeat once a second until Ctrl-C
   rollring weights r --watch 5 --json    # one JSON object per line
+  rollring weights r --rollback          # ask the engines to leave the newest version
   rollring weights --plan trainer.layout engine.layout
 The output has one block per publisher rank, with its subscribers. A staged version is
 complete but not yet committed; a live version is served. A refused subscriber could
@@ -33,8 +35,15 @@ publish, until all subscribers had staged it, until the other ranks had committe
 An engine that stages by difference has a line of its own: the share of elements that
 its last version changed, the memory of the list, and the times of comparing and of
 exchanging, during which it does not serve.
-The command only reads. The exit code is 1 if the ring does not exist or has no live
-publisher; with --watch the command waits for one.
+The exit code is 1 if the ring does not exist or has no live publisher; with --watch the
+command waits for one. Except with --rollback the command only reads.
+With --rollback it asks all engines that serve the committed version to restore the one
+before, and waits for their answers: rolled_back, not_live (the engine serves another
+version), refused (with the reason), silent (no answer yet: it answers when it next asks
+for a version) or gone. An engine takes requests if it stages by difference and attached
+with rollback_when_asked. The exit code is 0 if no living engine serves the version then,
+and 1 otherwise. The ring's committed version stays, and the trainer does not send the
+version again.
 With --plan it needs no ring: it computes the copies that bring a trainer's shards to an
 engine's, from files of WeightLayout.to_bytes(), or folders of such files, one for each
 rank. It prints the bytes of each pair of ranks, the tensors with the most bytes between
@@ -45,6 +54,7 @@ struct WeightsOptions {
     double watch_s = 0;
     bool json = false;
     PlanQuestion plan;
+    RollbackCommand rollback;
 };
 
 double milliseconds(std::int64_t ns) {
@@ -181,7 +191,8 @@ Command add_weights(CLI::App& app) {
     CLI::Option* const ring = sub->add_option("NAME", options->ring, "Name of the ring");
     add_watch(sub, options->watch_s, "Repeat every SECONDS (default: 1), and wait for a publisher");
     sub->add_flag("--json", options->json, "Print a JSON object; with --watch one per line");
-    add_plan(sub, options->plan)->excludes(ring)->excludes("--watch");
+    add_rollback(sub, options->rollback)->excludes("--watch");
+    add_plan(sub, options->plan)->excludes(ring)->excludes("--watch")->excludes("--rollback");
     return {sub, [options] {
                 if (!options->plan.layouts.empty()) {
                     options->plan.json = options->json;
@@ -189,6 +200,9 @@ Command add_weights(CLI::App& app) {
                 }
                 if (options->ring.empty()) {
                     return fail(Errc::invalid_argument, "name a ring, or give --plan");
+                }
+                if (options->rollback.wanted) {
+                    return ask_back(options->ring, options->rollback, options->json);
                 }
                 Waiting waiting(0);
                 return repeat(options->watch_s, [&] { return look(*options, waiting); });

@@ -56,6 +56,7 @@ enum class Errc : std::uint32_t {
     store_full = 36,            // a store has no room: values in it were not cleared
     not_stored = 37,            // no value of a store lies there: it was cleared, or replaced
     ledger_failed = 38,         // the disk of a ring's ledger failed: nothing more is durable there
+    rollback_asked = 39,        // an engine is asked to leave the version that it serves
 };
 
 // The name of a code as written above, for logs and --json; empty for a number without a code.

@@ -3,8 +3,12 @@
 // and exchanges only the values that differ.
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "rollring/error.hpp"
+#include "rollring/time.hpp"
 #include "rollring/version.hpp"
 
 namespace rollring {
@@ -42,5 +46,36 @@ struct DeltaReport {
     std::int64_t compare_ns = 0;   // load: the comparisons, without waits for parts
     std::int64_t swap_ns = 0;      // adopt: exchanging, which the engine waits for
 };
+
+// The answer of an engine that was asked to leave the committed version.
+enum class RollbackOutcome : std::uint32_t {
+    silent = 0,       // none yet: it answers at its next call of Subscriber::next
+    rolled_back = 1,  // it has restored the version before
+    not_live = 2,     // it serves another version
+    refused = 3,      // it serves the version still
+    gone = 4,         // it has left or died meanwhile
+};
+ROLLRING_API std::string_view name(RollbackOutcome outcome);
+
+struct RollbackAnswer {
+    std::uint32_t rank = 0;  // of its publisher
+    std::string subscriber;
+    std::uint32_t pid = 0;
+    RollbackOutcome outcome = RollbackOutcome::silent;
+    std::int64_t live_version = -1;  // now; -1: none
+    std::string why;                 // of a refusal
+};
+
+struct RollbackReport {
+    std::int64_t version = -1;            // that was to be left
+    std::vector<RollbackAnswer> engines;  // that were attached
+};
+
+// Asks the attached engines of all publishers of the channel to restore the version before the
+// committed one, and waits for their answers; after the deadline, the engines that gave none are
+// `silent`. The request stays: such an engine answers later, as long as it serves the version.
+// Any process of the user may call it. Errors: not_found (no such ring, no live publisher, or no
+// version is committed), timed_out (a publisher does not answer).
+ROLLRING_API Result<RollbackReport> ask_rollback(std::string_view ring, Deadline deadline);
 
 }  // namespace rollring

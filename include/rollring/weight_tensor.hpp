@@ -2,6 +2,7 @@
 // The payload of the weight channel: named tensors in the memory of a GPU or of the host.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -77,6 +78,27 @@ struct WeightTensor {
     // For engines: takes this view of the published tensor of that name. Tensors that all have
     // views may share a name. Without one, the shape is the published one.
     std::optional<TensorView> view = {};
+};
+
+// A tensor as subscribers see it.
+struct TensorInfo {
+    std::string name;
+    DType dtype{};
+    std::vector<std::int64_t> shape;
+    std::string tag;
+    std::uint64_t bytes = 0;
+    std::uint32_t first_part = 0;  // it lies in `parts` parts from here
+    std::uint32_t parts = 0;       // 0: it has no elements
+    std::int64_t tied_to = -1;     // index of the tensor whose bytes these are; -1: its own
+};
+
+// A run of a tensor's elements, in row-major order, in a slot. It consists of whole rows unless one
+// row is larger than a slot.
+struct TensorPiece {
+    std::uint32_t tensor = 0;  // index into Subscriber::tensors()
+    std::uint64_t first_element = 0;
+    std::uint64_t elements = 0;
+    const std::byte* data = nullptr;  // read-only, aligned to 512 B; memory of the device or host
 };
 
 }  // namespace rollring

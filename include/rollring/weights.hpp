@@ -207,27 +207,6 @@ class ROLLRING_API Publisher {
     std::unique_ptr<weights::PublisherImpl> impl_;
 };
 
-// A tensor as subscribers see it.
-struct TensorInfo {
-    std::string name;
-    DType dtype{};
-    std::vector<std::int64_t> shape;
-    std::string tag;
-    std::uint64_t bytes = 0;
-    std::uint32_t first_part = 0;  // it lies in `parts` parts from here
-    std::uint32_t parts = 0;       // 0: it has no elements
-    std::int64_t tied_to = -1;     // index of the tensor whose bytes these are; -1: its own
-};
-
-// A run of a tensor's elements, in row-major order, in a slot. It consists of whole rows unless one
-// row is larger than a slot.
-struct TensorPiece {
-    std::uint32_t tensor = 0;  // index into Subscriber::tensors()
-    std::uint64_t first_element = 0;
-    std::uint64_t elements = 0;
-    const std::byte* data = nullptr;  // read-only, aligned to 512 B; memory of the device or host
-};
-
 struct SubscriberOptions {
     std::string name = "engine";  // unique on a channel: it names the subscriber in errors
     // The rank of the publisher. Not set: the publisher on the same GPU, else the only publisher of
@@ -253,6 +232,10 @@ struct SubscriberOptions {
     DeltaFallback delta_fallback = DeltaFallback::refuse;
     // Memory of the list; 0: a quarter of the tensors' bytes, 64 KiB at least.
     std::uint64_t delta_list_bytes = 0;
+    // With Staging::delta: next() ends with Errc::rollback_asked once ask_rollback() wants the
+    // version to be left that the engine serves. Without it ask_rollback() is told that the engine
+    // refuses.
+    bool rollback_when_asked = false;
     // For an engine of a sharded trainer: the table of a WeightLayout (to_bytes) with the boxes
     // that this engine's tensors need. Its memories have the names, dtypes and numbers of elements
     // of `into`, which are contiguous. The engine attaches to all ranks of the trainer. A version
@@ -343,7 +326,9 @@ class ROLLRING_API Subscriber {
     ~Subscriber();  // waits for its own device work, unmaps, and reports `closed`
 
     // Waits for the next version that this subscriber lacks; returns at once if there is one.
-    // Errors: timed_out, peer_gone (publisher closed or dead: attach again), expelled.
+    // Errors: timed_out, peer_gone (publisher closed or dead: attach again), expelled,
+    // rollback_asked (once for each request: call rollback(), which answers it, and then this
+    // again).
     Result<Update> next(Deadline deadline);
 
     // For an engine that loads by itself: checks that there is still memory at both ends of each
@@ -352,7 +337,8 @@ class ROLLRING_API Subscriber {
     Result<void> check_memory(std::span<const WeightTensor> tensors);
 
     // Declares that the engine accepts no version now, and why. A version that is waiting for it is
-    // rejected, even if next() has not returned it yet; otherwise stat_weights() shows the reason.
+    // rejected, even if next() has not returned it yet; otherwise stat_weights() shows the reason,
+    // and a request to roll back that next() has returned is refused.
     void refuse(std::string_view why) noexcept;
 
     // With Staging::delta: exchanges the values of the last version back, so that the tensors hold

@@ -87,6 +87,8 @@ std::string_view name(Errc code) {  // NOLINT(readability-function-size)
             return "not_stored";
         case Errc::ledger_failed:
             return "ledger_failed";
+        case Errc::rollback_asked:
+            return "rollback_asked";
     }
     return {};
 }

@@ -24,7 +24,7 @@
 namespace rollring::weights {
 
 inline constexpr std::uint64_t control_magic = 0x314c544357'4c4c52;  // "RLLWCTL1"
-inline constexpr std::uint32_t control_abi = 3;
+inline constexpr std::uint32_t control_abi = 4;
 inline constexpr std::uint32_t subscribers_limit = 256;
 inline constexpr std::uint32_t ranks_limit = 256;
 // A publisher makes new slots if it must set old ones aside: up to this many in all.
@@ -74,7 +74,10 @@ inline constexpr std::uint64_t parts_kept = std::uint64_t{2} * slots_limit;
 struct PublisherPage {
     std::atomic<std::uint64_t> filled;  // parts below this number are complete in their slots
     std::atomic<std::uint32_t> closed;  // 1: it ended in good order
-    std::uint8_t reserved0[52];
+    std::uint32_t reserved0;
+    std::atomic<std::uint64_t> asked;         // requests to roll back so far
+    std::atomic<std::int64_t> asked_version;  // the version that the last one wants to be left
+    std::uint8_t reserved2[32];
     std::atomic<std::int64_t> committed;     // version; -1: none
     std::atomic<std::uint64_t> publication;  // the last one begun; 0: none
     std::atomic<std::int64_t> ranks_id;  // created_ns of rank 0's control memory: stamps commits
@@ -152,7 +155,12 @@ struct SubscriberPage {
     std::atomic<std::int64_t> delta_compare_ns;
     std::atomic<std::int64_t> delta_swap_ns;
     std::atomic<std::uint32_t> delta_way;  // a DeltaWay
-    std::uint32_t delta_reserved;
+    // Its answer to the request of this number; stored last.
+    std::atomic<std::uint32_t> takes_requests;  // 1: it answers
+    std::atomic<std::uint64_t> answered;
+    std::atomic<std::uint32_t> answer;  // a RollbackOutcome
+    std::uint32_t reserved2;
+    SharedText<512> answer_why;
 };
 static_assert(sizeof(SubscriberPage) <= page_bytes);
 

@@ -38,6 +38,8 @@ enum class MessageKind : std::uint32_t {
     slot,                  // one ticket, its descriptor
     refuses,  // name, pid, text, ring_id, token: an engine without a seat takes no version -> noted
     noted,
+    roll_back,  // ring_id, token: engines shall leave the committed version -> asked
+    asked,      // epoch: the number of the request
 };
 
 struct WireTicket {

@@ -67,6 +67,13 @@ void Publication::count_sync(const SyncTimes& times) {
     for (std::size_t i = 0; i < std::size(all); i++) poke(page_->times[i], all[i]);
 }
 
+std::uint64_t Publication::ask_rollback(std::int64_t version) {
+    const std::uint64_t number = peek(page_->asked) + 1;
+    store_release(page_->asked_version, version);
+    store_release(page_->asked, number);
+    return number;
+}
+
 std::unexpected<Error> Publication::silent(std::string_view stage, std::string_view who) const {
     return refused(Errc::timed_out,
                    fmt::format("version {}: by the deadline {} had not {}; wait again, expel them, "

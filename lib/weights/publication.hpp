@@ -53,7 +53,12 @@ class Publication {
     [[nodiscard]] std::unexpected<Error> silent(std::string_view stage, std::string_view who) const;
     [[nodiscard]] std::unexpected<Error> still_packing() const;
 
+    // --- for the thread that admits ---
+    // Shows a request to leave this version; returns its number.
+    std::uint64_t ask_rollback(std::int64_t version);
+
     // --- for any thread ---
+    [[nodiscard]] std::int64_t shown_version() const { return observe(page_->committed); }
     // The device has packed this part. Parts may come out of their order.
     void part_filled(std::uint64_t part_number);
     void count_handles(std::uint64_t handles) { add(page_->handles_passed, handles); }

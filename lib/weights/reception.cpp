@@ -175,6 +175,9 @@ bool Reception::answer(Connection& connection) {
         case MessageKind::refuses:
             done = note_refusal(connection, message);
             break;
+        case MessageKind::roll_back:
+            done = ask_rollback(connection, message);
+            break;
         case MessageKind::want_slot:
             done = give_slot(connection, message);
             break;
@@ -204,6 +207,16 @@ Result<void> Reception::note_refusal(const Connection& connection, const Message
     refusals_->note(name_of(message), message.seat, text_of(message));
     ring_plain(control_->bell(ControlOffsets::publisher_bell()));
     return send_message(connection.socket.get(), make_message(MessageKind::noted));
+}
+
+Result<void> Reception::ask_rollback(const Connection& connection, const Message& message) {
+    if (auto known = check_token(message); !known) return known;
+    const std::int64_t version = publication_->shown_version();
+    if (version < 0) return refused(Errc::not_found, "no version is committed yet");
+    Message reply = make_message(MessageKind::asked);
+    reply.epoch = publication_->ask_rollback(version);
+    seats_->ring_all();
+    return send_message(connection.socket.get(), reply);
 }
 
 Result<void> Reception::hello(Connection& connection, const Message& message) {

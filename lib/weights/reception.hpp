@@ -88,6 +88,7 @@ class Reception {
     Result<void> hello(Connection& connection, const Message& message);
     Result<void> welcome(Connection& connection, bool with_slots);
     Result<void> note_refusal(const Connection& connection, const Message& message);
+    Result<void> ask_rollback(const Connection& connection, const Message& message);
     Result<void> give_slot(Connection& connection, const Message& message);
 
     Listener listener_;

@@ -142,6 +142,8 @@ Result<void> Session::take_seat(Patience& patience) {
     poke(page.state, static_cast<std::uint32_t>(SubscriberState::ready));
     poke(page.closed, 0U);
     poke(page.delta_version, std::uint64_t{0});
+    poke(page.answered, std::uint64_t{0});
+    poke(page.takes_requests, options_.rollback_when_asked ? 1U : 0U);
     poke(page.pid, static_cast<std::uint32_t>(getpid()));
     const GpuUuid gpu = mover().gpu();
     std::uint64_t words[2];

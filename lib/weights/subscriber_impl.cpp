@@ -9,6 +9,7 @@
 #include "find_publisher.hpp"
 #include "greeting.hpp"
 #include "packing.hpp"
+#include "rollback_request.hpp"
 #include "tensor_memory.hpp"
 #include "with_publisher.hpp"
 
@@ -110,7 +111,10 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
     }
     if (auto quiet = wait_quiet(deadline); !quiet) return quiet;
     PublicationView view{};
+    bool asked = false;
     const auto there = [&] {
+        asked = is_asked_back();
+        if (asked) return true;
         const std::uint64_t reads = session_->reads();
         if (reads <= update_.publication) return false;
         const auto seen = session_->look_up(reads);
@@ -134,6 +138,12 @@ Result<void> SubscriberImpl::next(Deadline deadline) {
         return true;
     };
     if (auto waited = session_->wait("the next version", deadline, there); !waited) return waited;
+    if (asked) {
+        return refused(Errc::rollback_asked,
+                       fmt::format("'{}' is asked to leave version {}: call rollback, and then "
+                                   "next again",
+                                   options_.name, holding_.live_version()));
+    }
     start(update_.publication, view);
     if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::reading);
     FAULT_POINT("weights.seen");
@@ -381,32 +391,6 @@ Result<void> SubscriberImpl::adopt(Deadline deadline) {
     return {};
 }
 
-Result<void> SubscriberImpl::rollback() {
-    if (update_.open) {
-        return refused(Errc::busy, fmt::format("version {} is being taken in", update_.version));
-    }
-    if (!delta_ || !delta_->can_roll_back()) {
-        return refused(Errc::invalid_argument,
-                       fmt::format("there is no version to go back to: {}; only the last version "
-                                   "of an engine with Staging::delta can be rolled back, once, "
-                                   "unless it did not fit into the list",
-                                   holding_.text()));
-    }
-    if (auto there = tensors_.check_memory(session_->mover()); !there) return there;
-    const auto before = delta_->roll_back(holding_);
-    if (!before) {
-        holding_.give_up(before.error().message);
-        store_release(session_->own().staged_version, std::int64_t{-1});
-        session_->own().problem.store(before.error().message);
-        session_->say(holding_.state());
-        return std::unexpected(before.error());
-    }
-    holding_.go_back(*before);
-    store_release(session_->own().live_version, *before);
-    FAULT_POINT("weights.rolled_back");
-    return {};
-}
-
 void SubscriberImpl::reject(std::string_view why, std::string_view tensor) {
     if (!update_.open || !session_->is_ours()) return;
     const std::string message =
@@ -435,6 +419,9 @@ void SubscriberImpl::refuse(std::string_view why) {
     }
     if (update_.open) return reject(why, {});
     session_->own().problem.store(why);
+    if (heard_ > peek(session_->own().answered)) {
+        answer_request(session_->own(), heard_, RollbackOutcome::refused, why);
+    }
 }
 
 }  // namespace rollring::weights

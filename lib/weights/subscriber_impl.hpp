@@ -100,6 +100,11 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
         return session_->reading().finish_part(update_.first_part_number + update_.parts_done,
                                                update_.lent_slots.front(), stream);
     }
+    // Whether an engine that takes requests is to go back. Answers a request if there is nothing to
+    // do, or no way.
+    bool is_asked_back();
+    Result<void> exchange_back();
+    [[nodiscard]] std::string why_no_way_back() const;
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
     // The update cannot continue: the engine holds the old version completely, or is poisoned.
@@ -114,6 +119,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     SubscriberTensors tensors_;
     std::optional<DeltaStaging> delta_;
     UpdateState update_;
+    std::uint64_t heard_ = 0;          // the last request that next() has looked at
     std::vector<TensorPiece> pieces_;  // of the part that was lent last
 };
 

@@ -11,6 +11,7 @@ from ._weight_memory import Memory
 from ._weight_update import WeightUpdate
 from ._weights import (
     ChannelEnd,
+    TimeLeft,
     as_utf8,
     describe,
     device_of,
@@ -18,6 +19,7 @@ from ._weights import (
     version_number,
     views_of,
 )
+from .errors import RollringError
 
 
 def _targets(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -59,6 +61,10 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
             comes.
         delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
+        rollback_when_asked: With "delta", `next` calls `rollback` when `rollring weights
+            --rollback` asks this engine to leave the version that it serves, so that the tensors
+            must not be in use while it waits. An engine whose other threads use them overrides
+            `rollback`, and pauses them in it. False: the engine refuses.
         layout: For an engine of a trainer with shards: the boxes that ``into`` needs, in memories
             of its names, dtypes and numbers of elements, of this engine's rank alone. The engine
             attaches to all ranks of the trainer; `WeightUpdate.adopt` writes to ``into``, which is
@@ -89,6 +95,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         staging: str = "copy",
         delta_fallback: str = "refuse",
         delta_list_bytes: int = 0,
+        rollback_when_asked: bool = False,
         layout: WeightLayout | None = None,
         timeout: float | None = 10.0,
     ) -> None:
@@ -120,6 +127,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "staging": staging,
             "delta_fallback": delta_fallback,
             "delta_list_bytes": delta_list_bytes,
+            "rollback_when_asked": rollback_when_asked,
         }
         if rank is not None:
             options["rank"] = rank
@@ -135,13 +143,32 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             PeerGoneError: The trainer is gone: attach again.
             ExpelledError: The trainer continued without this engine: attach again.
         """
-        self._end.next(timeout)
-        return WeightUpdate(self)
+        left = TimeLeft(timeout)
+        while True:
+            try:
+                self._end.next(left())
+                return WeightUpdate(self)
+            except RollringError as error:
+                self._go_back_if_asked(error)
 
     async def next_async(self, timeout: float | None = None) -> WeightUpdate:
         """As `next`, for asyncio and uvloop. A cancelled wait loses no version."""
-        await self._later(self._end.next, timeout)
-        return WeightUpdate(self)
+        left = TimeLeft(timeout)
+        while True:
+            try:
+                await self._later(self._end.next, left())
+                return WeightUpdate(self)
+            except RollringError as error:
+                self._go_back_if_asked(error)
+
+    def _go_back_if_asked(self, error: RollringError) -> None:
+        if error.code != "rollback_asked":
+            raise error
+        try:
+            self.rollback()
+        except Exception as why:
+            self.refuse(str(why))  # to the process that asks, unless it has its answer
+            raise
 
     def rollback(self) -> None:
         """Restore the values of the version before the last one, which `live_version` is then.

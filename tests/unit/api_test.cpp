@@ -15,7 +15,7 @@ using namespace rollring;
 using namespace std::chrono_literals;
 
 TEST_CASE("api: an error's number never changes its meaning") {
-    constexpr std::array<std::string_view, 39> frozen{
+    constexpr std::array<std::string_view, 40> frozen{
         "",
         "invalid_argument",
         "already_exists",
@@ -55,6 +55,7 @@ TEST_CASE("api: an error's number never changes its meaning") {
         "store_full",
         "not_stored",
         "ledger_failed",
+        "rollback_asked",
     };
     for (std::uint32_t number = 0; number < frozen.size(); number++) {
         CHECK(name(static_cast<Errc>(number)) == frozen[number]);
