@@ -74,4 +74,9 @@ RelayProducer::Places RelayProducer::places(const Producer& producer) {
     return impl.admission->has_plenty() ? Places::plenty : Places::scarce;
 }
 
+void RelayProducer::lose_record(Producer& producer) {
+    Producer::Impl& impl = *producer.impl_;
+    if (impl.usable()) impl.sequence++;
+}
+
 }  // namespace rollring

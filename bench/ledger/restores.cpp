@@ -77,6 +77,9 @@ void fill_ledger(const Training& training, const Plan& plan, const std::filesyst
              take_groups(training, ring.name(), board, given);
          }},
         plan, cpus);
+    // The death of a machine leaves the last file without its index.
+    std::filesystem::path last = files_of_ledger(ledger).back();
+    std::filesystem::remove(last.replace_extension(".index"));
 }
 
 std::vector<std::filesystem::path> files_of_ledger(const std::filesystem::path& ledger) {

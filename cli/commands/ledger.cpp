@@ -119,11 +119,14 @@ class Restoring {
   private:
     Result<bool> send();
     void report(double seconds, bool failed) const;
+    void warn_new_damage();
 
     const RestoreCommand* options_;
     LedgerRestore restore_;
     Waiting waiting_;
     Progress progress_;
+    std::size_t warned_ = 0;        // of RestoreStat::damaged
+    std::uint64_t unreadable_ = 0;  // that were told of
 };
 
 // Sends one record, however long the ring has no room; false: all are sent, or it was interrupted.
@@ -141,8 +144,17 @@ Result<bool> Restoring::send() {
     return false;
 }
 
+// Damage shows when a record is read, too.
+void Restoring::warn_new_damage() {
+    const RestoreStat stat = restore_.stat();
+    warn_damaged({stat.damaged.begin() + static_cast<std::ptrdiff_t>(warned_), stat.damaged.end()},
+                 stat.unreadable - unreadable_);
+    warned_ = stat.damaged.size();
+    unreadable_ = stat.unreadable;
+}
+
 int Restoring::run() {
-    warn_damaged(restore_.stat().damaged, restore_.stat().unreadable);
+    warn_new_damage();
     const std::int64_t started_ns = monotonic_ns();
     std::optional<Error> problem;
     while (true) {
@@ -155,6 +167,7 @@ int Restoring::run() {
                        static_cast<double>(stat.sent) / static_cast<double>(stat.records));
     }
     progress_.clear();
+    warn_new_damage();
     const double seconds = static_cast<double>(monotonic_ns() - started_ns) * 1e-9;
     const int code = problem ? fail(*problem) : interrupted() ? interrupt_exit() : exit_ok;
     report(seconds, problem.has_value());

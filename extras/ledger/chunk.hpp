@@ -81,6 +81,8 @@ struct Chunk {
     std::uint64_t file_bytes = 0;    // not 0: it begins its segment, which is made so long
     std::uint64_t ticket = 0;        // of its last entry
     std::uint64_t remove_below = 0;  // segments without use once this chunk is on the disk
+    std::uint64_t index_of = 0;      // a segment that ends before it, whose index is this
+    std::vector<std::byte> index;
     BlockBuffer buffer;
     std::vector<Mark> marks;  // one a lane
     bool closed = false;      // to further entries

@@ -82,6 +82,15 @@ int Disk::note(const std::filesystem::path& path, std::string_view text) {
     return Disk::sync_names(path.parent_path());
 }
 
+int Disk::keep(const std::filesystem::path& path, std::span<const std::byte> bytes) {
+    const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!file) return errno;
+    const int error = Disk::write(file.get(), bytes, 0);
+    // A part of it would only take space.
+    if (error != 0) unlink(path.c_str());
+    return error;
+}
+
 int Disk::remove(const std::filesystem::path& path) {
     return unlink(path.c_str()) == 0 ? 0 : errno;
 }

@@ -33,6 +33,9 @@ class Disk {
     // A file with that text, which is there after the machine's death, too.
     virtual int note(const std::filesystem::path& path, std::string_view text);
 
+    // A file with these bytes, which is not synced: the machine's death may leave any of them.
+    virtual int keep(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
   protected:
     virtual int open_new(const std::filesystem::path& path, int how);  // as open()
 };

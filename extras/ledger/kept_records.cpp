@@ -12,8 +12,8 @@
 
 namespace rollring::ledger {
 
-Result<Contents> scan_ledger(const std::filesystem::path& directory) {
-    auto found = scan(directory);
+Result<Contents> scan_ledger(const std::filesystem::path& directory, const ScanOptions& options) {
+    auto found = scan(directory, options);
     if (!found || !found->empty) return found;
     const auto parked = parked_files(directory);
     const bool has_parked = parked && !parked->empty();
@@ -38,27 +38,38 @@ std::uint64_t groups_of(const Book& book) {
     return keys.size();
 }
 
+namespace {
+
+std::unexpected<Error> damaged(const std::filesystem::path& path, const Kept& record,
+                               std::string_view what) {
+    return refused(Errc::checksum_mismatch,
+                   fmt::format("{}: the record at byte {} {}", path.string(), record.offset, what));
+}
+
+}  // namespace
+
+Result<TrajectoryView> view_in(std::span<const std::byte> payload,
+                               const std::filesystem::path& path, const Kept& record,
+                               const Schema& schema) {
+    if (payload.size() <= sizeof(RecordOrigin)) return damaged(path, record, "is damaged");
+    TrajectoryView view;
+    const std::string_view wrong = view.parse(payload.subspan(sizeof(RecordOrigin)), schema);
+    if (!wrong.empty()) return damaged(path, record, wrong);
+    return view;
+}
+
 Result<TrajectoryView> load(const recording::FileReader& file, const Kept& record,
                             const Schema& schema, RecordMemory& memory) {
     const auto entry = file.entry_at(record.offset);
     if (!entry) return std::unexpected(entry.error());
-    const auto damaged = [&](std::string_view what) {
-        return refused(
-            Errc::checksum_mismatch,
-            fmt::format("{}: the record at byte {} {}", file.path().string(), record.offset, what));
-    };
-    if (!*entry || (*entry)->payload_bytes <= sizeof(RecordOrigin)) return damaged("is damaged");
+    if (!*entry) return damaged(file.path(), record, "is damaged");
     const std::uint64_t bytes = (*entry)->payload_bytes;
     memory.resize(padded(bytes) / line);
     auto* const at = reinterpret_cast<std::byte*>(memory.data());
     if (auto read = file.read_payload(record.offset, **entry, at); !read) {
         return std::unexpected(read.error());
     }
-    TrajectoryView view;
-    const std::string_view wrong =
-        view.parse({at + sizeof(RecordOrigin), bytes - sizeof(RecordOrigin)}, schema);
-    if (!wrong.empty()) return damaged(wrong);
-    return view;
+    return view_in({at, bytes}, file.path(), record, schema);
 }
 
 }  // namespace rollring::ledger

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@
 namespace rollring::ledger {
 
 // As scan(). Errc::not_found: no file of a ledger is there.
-[[nodiscard]] Result<Contents> scan_ledger(const std::filesystem::path& directory);
+[[nodiscard]] Result<Contents> scan_ledger(const std::filesystem::path& directory,
+                                           const ScanOptions& options = {});
 
 // Why its disk has failed; empty: it has not.
 [[nodiscard]] std::string failure_of(const std::filesystem::path& directory);
@@ -30,6 +32,12 @@ struct Line {
     alignas(line) std::byte bytes[line];
 };
 using RecordMemory = std::vector<Line>;
+
+// The record in the payload of an entry whose checksums are right. Errc::checksum_mismatch names
+// the file and the offset.
+[[nodiscard]] Result<TrajectoryView> view_in(std::span<const std::byte> payload,
+                                             const std::filesystem::path& path, const Kept& record,
+                                             const Schema& schema);
 
 // Reads a record into that memory, and checks it. `file`: its segment.
 // Errors: checksum_mismatch (names the file and the offset), system.

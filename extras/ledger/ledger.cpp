@@ -15,6 +15,7 @@
 #include "kept_records.hpp"
 #include "rollring/extras/ledger.hpp"
 #include "rollring/extras/parked.hpp"
+#include "segment_index.hpp"
 
 namespace rollring {
 namespace {
@@ -46,7 +47,9 @@ LedgerStat stat_of(const std::filesystem::path& directory, const ledger::Content
         stat.tokens += one.tokens;
         stat.record_bytes += one.bytes;
     }
-    for (const ledger::SegmentSize& one : found.segments) stat.file_bytes += one.bytes;
+    for (const ledger::SegmentSize& one : found.segments) {
+        stat.file_bytes += one.bytes + one.index_bytes;
+    }
     return stat;
 }
 

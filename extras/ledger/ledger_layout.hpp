@@ -3,6 +3,7 @@
 // kinds. A segment begins with an entry `ring`. A commit begins at a multiple of 4096 bytes, and
 // zeros fill the rest of the commit before it.
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <string_view>
@@ -21,6 +22,9 @@ inline constexpr recording::FileType segment_type{
     {'R', 'R', 'L', 'E', 'D', 'G', 'R', '\n'}, 1, "a ledger"};
 inline constexpr std::string_view segment_ending = ".ledger";
 inline constexpr std::uint64_t block = 4096;
+constexpr std::uint64_t in_blocks(std::uint64_t bytes) {
+    return (bytes + block - 1) / block * block;
+}
 
 // `number` of an entry is that of its record, or of its batch.
 enum class Kind : std::uint32_t {
@@ -57,6 +61,38 @@ struct RingHead {
     std::uint64_t name_bytes;  // of the name behind it; the sizes follow
 };
 static_assert(sizeof(RingHead) == 16);
+
+// The entries of a closed segment, without its records' bytes: a file `<number>.index`. It only
+// saves the reading of the segment: one that is damaged or of another version is as good as none.
+struct IndexHead {
+    std::array<char, 8> magic;
+    std::uint32_t version;
+    std::uint32_t reserved;
+    std::uint64_t file_id;  // of the segment
+    std::uint64_t end;      // of the segment's last entry
+    std::uint64_t entries;
+    std::uint64_t bytes;  // behind this head
+    std::uint64_t reserved2;
+    std::uint64_t checksum;  // xxh3 of the bytes behind it, seeded with that of the fields above
+};
+static_assert(sizeof(IndexHead) == line);
+static_assert(std::has_unique_object_representations_v<IndexHead>);
+
+// An entry of the segment, in its order. Behind it is a part of the entry's payload, padded to a
+// multiple of 8: of a record its RecordOrigin, of others all.
+struct IndexedEntry {
+    std::uint64_t offset;
+    std::uint64_t number;
+    std::int64_t step;
+    std::uint64_t payload_bytes;
+    std::uint32_t kind;
+    std::uint32_t part_bytes;
+};
+static_assert(sizeof(IndexedEntry) == 40);
+static_assert(std::has_unique_object_representations_v<IndexedEntry>);
+inline constexpr std::array<char, 8> index_magic = {'R', 'R', 'L', 'I', 'N', 'D', 'X', '\n'};
+inline constexpr std::uint32_t index_version = 1;
+inline constexpr std::string_view index_ending = ".index";
 
 // The records that a restore sends into a ring, in their order: a file `<ring id>.restored`.
 struct RestoredHead {

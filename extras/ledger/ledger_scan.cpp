@@ -4,19 +4,19 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "columns_text.hpp"
+#include "entry_taker.hpp"
 #include "file_names.hpp"
 #include "file_scan.hpp"
 #include "file_window.hpp"
 #include "ledger_layout.hpp"
+#include "segment_index.hpp"
 #include "xxh3.hpp"
 
 namespace rollring::ledger {
@@ -24,12 +24,7 @@ namespace {
 
 using recording::FileReader;
 
-constexpr std::size_t damaged_max = 64;
-constexpr std::uint64_t ring_bytes_max = 1 << 16;
 constexpr std::uint32_t columns_bytes_max = 1 << 16;
-
-// Records of which no whole copy has come yet, with the damage of the last one.
-using Broken = std::map<std::uint64_t, std::string>;
 
 // The number of bytes up to the last one that is not zero.
 std::uint64_t without_zeros(std::span<const std::byte> part) {
@@ -43,23 +38,24 @@ std::uint64_t without_zeros(std::span<const std::byte> part) {
 // One segment, entry by entry.
 class SegmentScan {
   public:
-    SegmentScan(const FileReader& file, std::uint64_t bytes, Contents& found, Broken& broken)
+    // `index`: gets the entries; may be null.
+    SegmentScan(const FileReader& file, std::uint64_t bytes, Contents& found, Broken& broken,
+                IndexMaker* index)
         : file_(&file),
           bytes_(bytes),
           written_(file.written_end(bytes)),
           window_(file, bytes),
           found_(&found),
-          broken_(&broken) {}
+          taker_(found, broken),
+          index_(index) {}
 
     void run();
+    [[nodiscard]] bool found_damage() const { return found_damage_; }
 
   private:
+    void note(std::string problem);
     [[nodiscard]] std::optional<EntryHeader> entry_at(std::uint64_t offset);
     void take(std::uint64_t offset, const EntryHeader& entry);
-    void take_record(std::uint64_t offset, const EntryHeader& entry,
-                     std::span<const std::byte> payload);
-    void take_numbers(const EntryHeader& entry, std::span<const std::byte> payload);
-    void take_ring(std::span<const std::byte> payload);
     // The offset of the next entry behind other bytes; the file's end if there is none.
     std::uint64_t skip_to_entry(std::uint64_t offset);
     void check_written_end();
@@ -70,8 +66,15 @@ class SegmentScan {
     std::uint64_t written_;  // zeros lie behind it
     FileWindow window_;
     Contents* found_;
-    Broken* broken_;
+    EntryTaker taker_;
+    IndexMaker* index_;
+    bool found_damage_ = false;
 };
+
+void SegmentScan::note(std::string problem) {
+    found_damage_ = true;
+    found_->note(std::move(problem));
+}
 
 std::optional<EntryHeader> SegmentScan::entry_at(std::uint64_t offset) {
     if (offset + line > bytes_) return std::nullopt;
@@ -90,9 +93,8 @@ std::uint64_t SegmentScan::skip_to_entry(std::uint64_t offset) {
     if (next >= written_) next = bytes_;
     if (next == bytes_) {
         if (end != offset) note_cut(offset, end);
-    } else if (end != offset || next != (offset + block - 1) / block * block) {
-        found_->note(
-            fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, next));
+    } else if (end != offset || next != in_blocks(offset)) {
+        note(fmt::format("{}: bytes {} to {} are damaged", file_->path().string(), offset, next));
     }
     return next;
 }
@@ -100,8 +102,8 @@ std::uint64_t SegmentScan::skip_to_entry(std::uint64_t offset) {
 // The last commit of a dead writer, which the disk did not take whole, or damage.
 void SegmentScan::note_cut(std::uint64_t offset, std::uint64_t end) {
     found_->used = end;
-    found_->note(fmt::format("{}: from byte {} on it is cut short or damaged",
-                             file_->path().string(), offset));
+    note(fmt::format("{}: from byte {} on it is cut short or damaged", file_->path().string(),
+                     offset));
 }
 
 // Some file systems have taken data for a hole while it was on its way to the disk.
@@ -130,96 +132,20 @@ void SegmentScan::run() {
         found_->used = found_->end = offset = next;
     }
     if (window_.problem().empty()) return;
-    found_->note(window_.problem());
+    note(window_.problem());
     if (found_->unread.empty()) found_->unread = window_.problem();
 }
 
-// The number behind that name, in lines `name number`.
-std::optional<std::uint64_t> number_in(std::string_view text, std::string_view name) {
-    while (!text.empty()) {
-        const std::string_view row = text.substr(0, text.find('\n'));
-        text.remove_prefix(std::min(row.size() + 1, text.size()));
-        if (!row.starts_with(name) || row.substr(name.size(), 1) != " ") continue;
-        std::uint64_t number = 0;
-        const auto [end, wrong] =
-            std::from_chars(row.data() + name.size() + 1, row.data() + row.size(), number);
-        if (wrong == std::errc() && end == row.data() + row.size()) return number;
-    }
-    return std::nullopt;
-}
-
-void SegmentScan::take_ring(std::span<const std::byte> payload) {
-    RingHead head{};
-    if (payload.size() < sizeof head) return;
-    std::memcpy(&head, payload.data(), sizeof head);
-    const std::string text(reinterpret_cast<const char*>(payload.data() + sizeof head),
-                           payload.size() - sizeof head);
-    if (head.name_bytes > text.size()) return;
-    found_->ring = {.id = head.ring_id,
-                    .name = text.substr(0, head.name_bytes),
-                    .sizes = text.substr(head.name_bytes)};
-    Book& book = found_->book;
-    const auto settled = number_in(found_->ring.sizes, "settled_step");
-    // A ring that was not restored from the one before it has steps of its own.
-    const std::int64_t before = book.ring_id() == head.ring_id ? book.settled_step() : -1;
-    const auto next_number = number_in(found_->ring.sizes, "next_number");
-    // Files are removed once their records are gone, the oldest first.
-    if (found_->segments.size() == 1) found_->gone_below = next_number.value_or(0);
-    book.go_on(next_number.value_or(1), number_in(found_->ring.sizes, "next_batch").value_or(1),
-               settled ? std::max(before, static_cast<std::int64_t>(*settled)) : before);
-    book.enter_ring(head.ring_id);
-}
-
-// `payload`: whole.
-void SegmentScan::take_record(std::uint64_t offset, const EntryHeader& entry,
-                              std::span<const std::byte> payload) {
-    RecordOrigin origin{};
-    if (payload.size() <= sizeof origin) return;
-    std::memcpy(&origin, payload.data(), sizeof origin);
-    broken_->erase(entry.number);
-    found_->book.keep(entry.number,
-                      {.origin = {origin.ring_id, origin.lane, origin.epoch, origin.sequence},
-                       .key = {origin.key_low, origin.key_high},
-                       .tokens = origin.tokens,
-                       .segment = found_->newest,
-                       .offset = offset,
-                       .bytes = line + padded(entry.payload_bytes)});
-}
-
 void SegmentScan::take(std::uint64_t offset, const EntryHeader& entry) {
-    const Kind kind = kind_of(entry);
     const auto payload = window_.at(offset + line, entry.payload_bytes);
     auto whole = file_->check_payload(offset, entry, payload.data());
-    // A record whose bytes are not whole was not durable, or is damaged. Another copy counts only
-    // if it is whole: the file of the first may still be there.
-    if (!whole && kind == Kind::record && found_->book.record(entry.number) == nullptr) {
-        found_->book.use(entry.number);
-        broken_->insert_or_assign(entry.number, std::move(whole.error().message));
-    } else if (!whole) {
-        found_->note(std::move(whole.error().message));
-    } else if (kind == Kind::record) {
-        take_record(offset, entry, payload);
-    } else if (kind == Kind::ring) {
-        if (payload.size() <= ring_bytes_max) take_ring(payload);
+    if (whole) {
+        taker_.take(offset, entry, payload);
+        if (index_ != nullptr) index_->add(offset, entry, {{payload}});
     } else {
-        take_numbers(entry, payload);
+        found_damage_ = true;
+        taker_.take_damaged(entry, std::move(whole.error().message));
     }
-}
-
-void SegmentScan::take_numbers(const EntryHeader& entry, std::span<const std::byte> payload) {
-    const Kind kind = kind_of(entry);
-    std::vector<std::uint64_t> numbers(payload.size() / sizeof(std::uint64_t));
-    if (!numbers.empty()) {
-        std::memcpy(numbers.data(), payload.data(), numbers.size() * sizeof(std::uint64_t));
-    }
-    if (kind == Kind::acked) found_->book.ack(entry.number, entry.step, numbers);
-    if (kind == Kind::gone) {
-        static_cast<void>(found_->book.forget(numbers));
-        found_->book.settle_step(entry.step);
-        found_->gone.insert(numbers.begin(), numbers.end());
-        for (const std::uint64_t number : numbers) broken_->erase(number);
-    }
-    if (kind == Kind::again) found_->book.give_again(numbers);
 }
 
 // Whether the file has nothing at all: its maker died before the first commit.
@@ -248,7 +174,36 @@ bool has_damaged_version(const std::filesystem::path& path) {
                         XXH3_64bits_withSeed(columns.data(), columns.size(), header.file_id));
 }
 
-Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken& broken) {
+bool take_index(const FileReader& file, std::uint64_t bytes, Contents& found, Broken& broken) {
+    auto index =
+        SegmentIndex::read(index_path(file.path().parent_path(), found.newest), file, bytes);
+    if (!index) return false;
+    EntryTaker taker(found, broken);
+    while (const auto entry = index->next()) taker.take(entry->offset, entry->header, entry->part);
+    found.used = found.end = index->end();
+    found.indexed.insert(found.newest);
+    return true;
+}
+
+Result<void> look_through(const FileReader& file, Contents& found, Broken& broken,
+                          const ScanOptions& options) {
+    const auto bytes = file.bytes();
+    if (!bytes) return std::unexpected(bytes.error());
+    if (options.by_index && take_index(file, *bytes, found, broken)) return {};
+    const auto path = index_path(file.path().parent_path(), found.newest);
+    const std::uint64_t id = file.header().file_id;
+    IndexMaker index;
+    const bool wanted = options.indexed && !SegmentIndex::is_there(path, id);
+    // Sectors that the disk cannot read are damage like any other.
+    SegmentScan scan(file, *bytes, found, broken, wanted ? &index : nullptr);
+    scan.run();
+    if (!wanted || scan.found_damage()) return {};
+    if (const auto made = index.take(id); !made.empty()) options.indexed(found.newest, made);
+    return {};
+}
+
+Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken& broken,
+                     const ScanOptions& options) {
     const auto file = FileReader::open(one.path, segment_type);
     if (!file && file.error().code == Errc::not_a_ring) {
         if (!is_clear(one.path)) found.note(file.error().message);
@@ -280,11 +235,7 @@ Result<void> look_at(const recording::NumberedFile& one, Contents& found, Broken
     found.empty = false;
     found.newest = one.number;
     found.file_ids[one.number] = file->header().file_id;
-    const auto bytes = file->bytes();
-    if (!bytes) return std::unexpected(bytes.error());
-    // Sectors that the disk cannot read are damage like any other.
-    SegmentScan(*file, *bytes, found, broken).run();
-    return {};
+    return look_through(*file, found, broken, options);
 }
 
 }  // namespace
@@ -293,17 +244,14 @@ void Contents::note(std::string problem) {
     if (damaged.size() < damaged_max) damaged.push_back(std::move(problem));
 }
 
-std::filesystem::path segment_path(const std::filesystem::path& directory, std::uint64_t number) {
-    return directory / recording::file_name(number, segment_ending);
-}
-
-Result<Contents> scan(const std::filesystem::path& directory) {
+Result<Contents> scan(const std::filesystem::path& directory, const ScanOptions& options) {
     const auto files = recording::files_of(directory, segment_ending);
     if (!files) return std::unexpected(files.error());
     Contents found;
     Broken broken;
     for (const recording::NumberedFile& one : *files) {
         std::error_code gone;
+        std::error_code none;
         const std::uint64_t bytes = std::filesystem::file_size(one.path, gone);
         // Files are removed from the oldest on, also while they are listed.
         if (gone == std::errc::no_such_file_or_directory) continue;
@@ -312,9 +260,14 @@ Result<Contents> scan(const std::filesystem::path& directory) {
                                    one.number - found.next_segment));
         }
         found.next_segment = one.number + 1;
-        found.segments.push_back({.number = one.number, .bytes = gone ? 0 : bytes});
-        if (auto looked = look_at(one, found, broken); !looked)
+        const std::uint64_t index_bytes =
+            std::filesystem::file_size(index_path(directory, one.number), none);
+        found.segments.push_back({.number = one.number,
+                                  .bytes = gone ? 0 : bytes,
+                                  .index_bytes = none ? 0 : index_bytes});
+        if (auto looked = look_at(one, found, broken, options); !looked) {
             return std::unexpected(looked.error());
+        }
     }
     for (auto& [number, problem] : broken) {
         found.note(std::move(problem));

@@ -1,20 +1,25 @@
 #pragma once
 // Reads a ledger's directory into a Book.
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "book.hpp"
-#include "log_writer.hpp"
+#include "log_plan.hpp"
 #include "rollring/error.hpp"
 #include "rollring/schema.hpp"
 
 namespace rollring::ledger {
+
+inline constexpr std::size_t damaged_max = 64;  // texts
 
 struct LedgerRing {
     std::uint64_t id = 0;
@@ -41,6 +46,9 @@ struct Contents {
     std::unordered_set<std::uint64_t> gone;
     std::uint64_t gone_below = 0;
     std::unordered_set<std::uint64_t> broken;  // numbers of the lost ones
+    // Of records that come more than once, the former places, the oldest first.
+    std::unordered_map<std::uint64_t, std::vector<Kept>> older;
+    std::unordered_set<std::uint64_t> indexed;  // segments whose records were not read
     std::string unread;  // the first block or file that the disk could not read; empty: none
 
     void note(std::string problem);
@@ -51,13 +59,17 @@ struct Contents {
     }
 };
 
-// Checks each record, so that it reads all of the bytes, once and in order.
+struct ScanOptions {
+    // Segments with an index are not read: damage in them shows when a record is read.
+    bool by_index = false;
+    // Called with a segment that has no index, and with a new one for it, unless it is damaged.
+    std::function<void(std::uint64_t segment, std::span<const std::byte> index)> indexed = {};
+};
+
+// Reads all of the bytes, but for those of ScanOptions, once and in order, and checks each record.
 // Errors: not_found, not_a_ring, abi_mismatch (of another version of the format, or of other
 // standard columns), permission_denied, system.
-[[nodiscard]] Result<Contents> scan(const std::filesystem::path& directory);
-
-// The path of a segment.
-[[nodiscard]] std::filesystem::path segment_path(const std::filesystem::path& directory,
-                                                 std::uint64_t number);
+[[nodiscard]] Result<Contents> scan(const std::filesystem::path& directory,
+                                    const ScanOptions& options = {});
 
 }  // namespace rollring::ledger

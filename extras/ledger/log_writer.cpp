@@ -11,7 +11,6 @@
 #include <system_error>
 #include <utility>
 
-#include "file_names.hpp"
 #include "human.hpp"
 #include "xxh3.hpp"
 
@@ -19,35 +18,11 @@ namespace rollring::ledger {
 namespace {
 
 constexpr std::uint64_t behind_bytes_max = std::uint64_t{32} << 20;  // in memory
-constexpr std::uint64_t segments_of_bound = 16;
-constexpr std::uint64_t segment_bytes_max = std::uint64_t{256} << 20;
 // The buffers that wait for another chunk: the kernel would have to clear fresh memory for each.
 constexpr std::uint64_t spare_bytes_max = behind_bytes_max + (std::uint64_t{16} << 20);
 constexpr auto space_again = std::chrono::milliseconds(200);
 
-std::uint64_t in_blocks(std::uint64_t bytes) {
-    return (bytes + block - 1) / block * block;
-}
-
 }  // namespace
-
-std::string note_failure(const std::filesystem::path& directory, std::string_view did, int error) {
-    std::string text = fmt::format(
-        "the ledger {} has failed: {}: {}. No later record is durable. 'rollring restore' "
-        "gives the records that the disk has; a stash with the option ledger=False "
-        "goes on without the ledger",
-        directory.string(), did, std::generic_category().message(error));
-    if (const int refusal = disk().note(directory / failed_name, text + "\n")) {
-        text += fmt::format(
-            ". The file {} could not be written there ({}), so that no later stash knows of it",
-            failed_name, std::generic_category().message(refusal));
-    }
-    return text;
-}
-
-std::uint64_t LogPlan::segment_bytes() const {
-    return in_blocks(std::min(max_bytes / segments_of_bound, segment_bytes_max));
-}
 
 LogWriter::LogWriter(LogPlan plan, std::deque<SegmentSize> before, std::uint64_t next_segment,
                      Show show)
@@ -55,7 +30,7 @@ LogWriter::LogWriter(LogPlan plan, std::deque<SegmentSize> before, std::uint64_t
       show_(std::move(show)),
       segments_(std::move(before)),
       next_segment_(next_segment) {
-    for (const SegmentSize& one : segments_) file_bytes_ += one.bytes;
+    for (const SegmentSize& one : segments_) file_bytes_ += one.bytes + one.index_bytes;
 }
 
 LogWriter::~LogWriter() {
@@ -65,6 +40,16 @@ LogWriter::~LogWriter() {
     }
     work_.notify_all();
     if (thread_.joinable()) thread_.join();
+    write_last_index();
+}
+
+// After the thread.
+void LogWriter::write_last_index() {
+    const bool whole = begun_ && problem_.empty() && durable_ + 1 == next_ticket_ &&
+                       file_segment_ == segments_.back().number;
+    if (!whole) return;
+    const auto index = index_.take(segment_id_);
+    static_cast<void>(disk().keep(index_path(plan_.directory, file_segment_), index));
 }
 
 Result<void> LogWriter::start() {
@@ -86,7 +71,7 @@ Result<void> LogWriter::start() {
 
 // Lays the entry out behind the others, and returns its offset in the segment.
 std::uint64_t LogWriter::put(Chunk& chunk, EntryHeader header,
-                             std::span<const std::span<const std::byte>> payload) const {
+                             std::span<const std::span<const std::byte>> payload) {
     const std::uint64_t offset = chunk.offset + chunk.buffer.used();
     header.payload_bytes = 0;
     for (const auto& part : payload) header.payload_bytes += part.size();
@@ -102,11 +87,20 @@ std::uint64_t LogWriter::put(Chunk& chunk, EntryHeader header,
     std::memcpy(entry, &header, sizeof header);
     header.checksum = XXH3_64bits_withSeed(entry, offsetof(EntryHeader, checksum), segment_id_);
     std::memcpy(entry, &header, sizeof header);
+    index_.add(offset, header, payload);
     return offset;
 }
 
-Chunk LogWriter::take_spare() {
-    Chunk chunk;
+// The thread writes it behind the chunk: the disk has all of its segment by then.
+void LogWriter::close_index(Chunk& next) {
+    next.index = index_.take(segment_id_);
+    if (next.index.empty()) return;
+    next.index_of = segments_.back().number;
+    segments_.back().index_bytes = next.index.size();
+    file_bytes_ += next.index.size();
+}
+
+void LogWriter::take_spare(Chunk& chunk) {
     if (!spare_.empty()) {
         chunk.buffer = std::move(spare_.back());
         spare_.pop_back();
@@ -115,41 +109,27 @@ Chunk LogWriter::take_spare() {
     chunk.segment = segments_.back().number;
     chunk.offset = segment_end_;
     chunk.ticket = next_ticket_ - 1;
-    return chunk;
 }
 
 // `bytes`: of the entry that it begins for, which must fit.
 Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
     if (!queue_.empty()) queue_.back().buffer.pad();
+    Chunk fresh;
+    if (begun_) close_index(fresh);
     begun_ = true;
     segment_id_ = random_id();
     const std::string text = plan_.ring + (plan_.so_far ? plan_.so_far() : std::string());
-    FileHeader header{.magic = segment_type.magic,
-                      .version = segment_type.version,
-                      .columns_bytes = static_cast<std::uint32_t>(plan_.columns.size()),
-                      .file_number = next_segment_,
-                      .file_id = segment_id_,
-                      .schema_id = plan_.schema_id,
-                      .first_batch = 0,
-                      .created_ns = realtime_ns(),
-                      .checksum = 0};
-    header.checksum = XXH3_64bits_withSeed(&header, offsetof(FileHeader, checksum), 0) ^
-                      XXH3_64bits_withSeed(plan_.columns.data(), plan_.columns.size(), segment_id_);
-    const std::uint64_t head = padded(sizeof header + plan_.columns.size());
-    const std::uint64_t ring = line + padded(text.size());
-    segments_.push_back(
-        {next_segment_++, std::max(plan_.segment_bytes(), in_blocks(head + ring + bytes))});
+    const std::uint64_t first = head_bytes(plan_) + line + padded(text.size()) + bytes;
+    segments_.push_back({next_segment_++, std::max(plan_.segment_bytes(), in_blocks(first))});
     file_bytes_ += segments_.back().bytes;
     segment_end_ = 0;
-    queue_.push_back(take_spare());
+    take_spare(fresh);
+    fresh.file_bytes = segments_.back().bytes;
+    queue_.push_back(std::move(fresh));
     Chunk& chunk = queue_.back();
-    chunk.file_bytes = segments_.back().bytes;
-    std::byte* const at = chunk.buffer.grow(head);
-    std::memset(at, 0, head);
-    std::memcpy(at, &header, sizeof header);
-    std::memcpy(at + sizeof header, plan_.columns.data(), plan_.columns.size());
-    put(chunk, {.kind = stored(Kind::ring), .time_ns = header.created_ns},
-        {{std::as_bytes(std::span(text))}});
+    const std::int64_t now_ns = realtime_ns();
+    put_head(chunk.buffer, plan_, chunk.segment, segment_id_, now_ns);
+    put(chunk, {.kind = stored(Kind::ring), .time_ns = now_ns}, {{std::as_bytes(std::span(text))}});
     return chunk;
 }
 
@@ -161,7 +141,7 @@ Chunk& LogWriter::open_chunk(std::uint64_t bytes) {
     const std::uint64_t at =
         open ? queue_.back().offset + queue_.back().buffer.used() : segment_end_;
     if (at + bytes > end) return begin_segment(bytes);
-    if (!open) queue_.push_back(take_spare());
+    if (!open) take_spare(queue_.emplace_back());
     return queue_.back();
 }
 
@@ -327,7 +307,7 @@ std::string LogWriter::waits_for() const {
 
 int LogWriter::make_segment(const Chunk& chunk) {
     Fd made;
-    const auto path = plan_.directory / recording::file_name(chunk.segment, segment_ending);
+    const auto path = segment_path(plan_.directory, chunk.segment);
     did_ = "cannot make a file";
     retry_ = true;
     const int error = disk().make(path, chunk.file_bytes, true, made);
@@ -364,8 +344,9 @@ int LogWriter::remove_old(std::uint64_t below) {
             if (segments_.empty() || segments_.front().number >= below) return 0;
             oldest = segments_.front();
         }
-        const auto path = plan_.directory / recording::file_name(oldest.number, segment_ending);
-        const int error = disk().remove(path);
+        // One whose segment stays only saves time.
+        static_cast<void>(disk().remove(index_path(plan_.directory, oldest.number)));
+        const int error = disk().remove(segment_path(plan_.directory, oldest.number));
         // One that cannot be removed only takes space, as do all later ones: it is tried again.
         if (error != 0 && error != ENOENT) return 0;
         did_ = "cannot sync the directory";
@@ -373,7 +354,7 @@ int LogWriter::remove_old(std::uint64_t below) {
             if (const int unsynced = disk().sync_names(plan_.directory)) return unsynced;
         }
         const std::scoped_lock held(guard_);
-        file_bytes_ -= oldest.bytes;
+        file_bytes_ -= oldest.bytes + oldest.index_bytes;
         segments_.pop_front();
     }
 }
@@ -429,8 +410,14 @@ void LogWriter::run() {
             error = commit(chunk);
         }
         const std::uint64_t remove_below = chunk.remove_below;
+        const std::uint64_t index_of = chunk.index_of;
+        const std::vector<std::byte> index = std::move(chunk.index);
         if (error == 0) {
             finish(std::move(chunk));
+            done_.notify_all();
+            // One that the disk does not take is missing, and its segment is read instead.
+            if (!index.empty())
+                static_cast<void>(disk().keep(index_path(plan_.directory, index_of), index));
             error = remove_old(remove_below);
         }
         if (error != 0) {

@@ -12,50 +12,21 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <filesystem>
 #include <functional>
 #include <mutex>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "chunk.hpp"
 #include "disk.hpp"
+#include "log_plan.hpp"
 #include "rollring/error.hpp"
-#include "rollring/ring.hpp"
 #include "rollring/time.hpp"
+#include "segment_index.hpp"
 
 namespace rollring::ledger {
-
-// For one answer of the disk; a disk that takes longer has failed in all but name.
-
-struct LogPlan {
-    std::filesystem::path directory;
-    std::string columns;  // columns_text() of the schema
-    std::uint64_t schema_id = 0;
-    std::string ring;                     // the payload of the first entry of each segment,
-    std::function<std::string()> so_far;  // and the end of that, at its time; may be null
-    std::uint64_t max_bytes = 0;
-    Durable durable = Durable::group;
-
-    [[nodiscard]] std::uint64_t segment_bytes() const;
-};
-
-// Writes FAILED into the directory, and returns its text.
-std::string note_failure(const std::filesystem::path& directory, std::string_view did, int error);
-
-struct SegmentSize {
-    std::uint64_t number;
-    std::uint64_t bytes;
-};
-
-struct Place {
-    std::uint64_t segment;
-    std::uint64_t offset;
-    std::uint64_t bytes;
-};
 
 class LogWriter {
   public:
@@ -99,12 +70,14 @@ class LogWriter {
   private:
     Chunk& begin_segment(std::uint64_t bytes);
     Chunk& open_chunk(std::uint64_t bytes);
-    Chunk take_spare();
+    void take_spare(Chunk& chunk);
     [[nodiscard]] bool has_work();
     [[nodiscard]] std::uint64_t queued_bytes() const;
     [[nodiscard]] bool full() const;
     std::uint64_t put(Chunk& chunk, EntryHeader header,
-                      std::span<const std::span<const std::byte>> payload) const;
+                      std::span<const std::span<const std::byte>> payload);
+    void close_index(Chunk& next);
+    void write_last_index();
     void run();
     [[nodiscard]] int commit(const Chunk& chunk);
     [[nodiscard]] int make_segment(const Chunk& chunk);
@@ -115,6 +88,7 @@ class LogWriter {
     const LogPlan plan_;
     const Show show_;
     std::thread thread_;
+    IndexMaker index_;  // of the current segment; the caller's alone
 
     // Of the thread alone.
     Fd file_;

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "columns_text.hpp"
@@ -14,10 +15,13 @@
 #include "ledger_scan.hpp"
 #include "liveness.hpp"
 #include "parked_file.hpp"
+#include "record_stream.hpp"
 #include "restored_map.hpp"
+#include "restored_records.hpp"
 #include "rollring/extras/ledger.hpp"
 #include "rollring/extras/parked.hpp"
 #include "rollring/producer.hpp"
+#include "rollring/relay.hpp"
 #include "rollring/ring.hpp"
 #include "stash_ledger.hpp"
 
@@ -124,25 +128,120 @@ Result<void> find_ring(std::string_view ring, const Contents& found, const std::
 }  // namespace ledger
 
 struct LedgerRestore::Impl {
+    std::string ring;
+    bool elsewhere;  // the new ring's ledger
     Schema schema;
     ledger::Book book;
+    ledger::GroupMembers members;
     std::vector<std::uint64_t> order;
     // Open for all of the restore: a trainer may settle records meanwhile, and so remove files.
-    std::map<std::uint64_t, recording::FileReader> files;
+    std::unique_ptr<ledger::RecordStream, ledger::RecordStream::End> stream;
+    ledger::OlderCopies older;
     Producer producer;
     RestoreStat stat;
     MakerProcess maker = {};
-    ledger::RecordMemory memory = {};
+    std::size_t at = 0;                         // in the order, of the record to send
+    std::optional<TrajectoryView> record = {};  // that one, once it was read
+    std::optional<Error> problem = {};          // that ends it
 
+    struct Parts {
+        std::string ring;
+        bool elsewhere;
+        std::uint64_t left_out;
+        std::uint64_t parked;
+    };
+    static Result<std::unique_ptr<Impl>> make(const std::filesystem::path& directory,
+                                              ledger::Contents found, Producer producer,
+                                              const Parts& parts);
     Result<bool> send(Deadline deadline);
+    Result<void> read();
+    Result<void> lose(Error why);
 };
 
+Result<std::unique_ptr<LedgerRestore::Impl>> LedgerRestore::Impl::make(
+    const std::filesystem::path& directory, ledger::Contents found, Producer producer,
+    const Parts& parts) {
+    auto files = ledger::open_segments(directory, found);
+    if (!files) return std::unexpected(files.error());
+    auto older = ledger::OlderCopies::open(directory, found);
+    if (!older) return std::unexpected(older.error());
+    std::vector<std::uint64_t> order = found.book.in_order();
+    std::vector<ledger::RecordStream::Place> places;
+    places.reserve(order.size());
+    for (const std::uint64_t number : order) {
+        const ledger::Kept& one = *found.book.record(number);
+        places.push_back({.segment = one.segment, .offset = one.offset, .bytes = one.bytes});
+    }
+    ledger::GroupMembers members(found.book);
+    RestoreStat stat{.records = order.size(),
+                     .groups = members.groups(),
+                     .sent = 0,
+                     .tokens = 0,
+                     .bytes = 0,
+                     .left_out = parts.left_out,
+                     .parked = parts.parked,
+                     .damaged = std::move(found.damaged),
+                     .unreadable = found.lost};
+    decltype(Impl::stream) stream(new ledger::RecordStream(std::move(*files), std::move(places)));
+    if (auto started = stream->start(); !started) return std::unexpected(started.error());
+    return std::unique_ptr<Impl>(new Impl{.ring = parts.ring,
+                                          .elsewhere = parts.elsewhere,
+                                          .schema = std::move(found.schema),
+                                          .book = std::move(found.book),
+                                          .members = std::move(members),
+                                          .order = std::move(order),
+                                          .stream = std::move(stream),
+                                          .older = std::move(*older),
+                                          .producer = std::move(producer),
+                                          .stat = std::move(stat)});
+}
+
+// Reads the record to send. Those that cannot be read any more are passed over.
+Result<void> LedgerRestore::Impl::read() {
+    while (at < order.size() && !record) {
+        const std::uint64_t number = order[at];
+        const ledger::Kept& kept = *book.record(number);
+        auto view = ledger::view_of(stream->next(), number, kept, schema);
+        if (!view) {
+            if (auto copy = older.load(number, schema)) view = std::move(*copy);
+        }
+        if (view) {
+            record = std::move(*view);
+        } else if (auto lost = lose(std::move(view.error())); !lost) {
+            return lost;
+        }
+    }
+    return {};
+}
+
+// Damage that the index of a file hid. The number of the record stays unused in the lane, so that
+// those behind it keep theirs.
+Result<void> LedgerRestore::Impl::lose(Error why) {
+    if (why.code == Errc::not_a_ring) return std::unexpected(std::move(why));
+    if (why.code == Errc::system && !elsewhere) {
+        return refused(Errc::ledger_failed,
+                       fmt::format("{}. Remove ring {}, and restore the records that can be read "
+                                   "into another directory: --ledger NEW",
+                                   why.message, ring));
+    }
+    members.lose(book.record(order[at])->key);
+    stat.groups = members.groups();
+    stat.records--;
+    stat.unreadable++;
+    if (stat.damaged.size() < ledger::damaged_max) stat.damaged.push_back(std::move(why.message));
+    RelayProducer::lose_record(producer);
+    at++;
+    return {};
+}
+
 Result<bool> LedgerRestore::Impl::send(Deadline deadline) {
-    if (stat.sent == order.size()) return false;
-    const ledger::Kept& record = *book.record(order[stat.sent]);
-    const auto view = ledger::load(files.at(record.segment), record, schema, memory);
-    if (!view) return std::unexpected(view.error());
-    switch (producer.push(Draft::of(*view), deadline)) {
+    if (problem) return std::unexpected(*problem);
+    if (auto there = read(); !there) {
+        problem = there.error();
+        return std::unexpected(there.error());
+    }
+    if (!record) return false;
+    switch (producer.push(Draft::of(*record), deadline)) {
         case Push::ok:
             break;
         case Push::timed_out:
@@ -156,8 +255,10 @@ Result<bool> LedgerRestore::Impl::send(Deadline deadline) {
             return refused(Errc::bad_record, producer.problem());
     }
     stat.sent++;
-    stat.tokens += view->n_tokens();
-    stat.bytes += record.bytes;
+    stat.tokens += record->n_tokens();
+    stat.bytes += book.record(order[at])->bytes;
+    record.reset();
+    at++;
     return true;
 }
 
@@ -247,7 +348,7 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
         return std::unexpected(locked.error());
     }
     // Its last writer has ended by now, and its last writes count.
-    auto found = ledger::scan_ledger(directory);
+    auto found = ledger::scan_ledger(directory, {.by_index = true});
     if (!found) return std::unexpected(found.error());
     const std::string failure = ledger::failure_of(directory);
     const std::string ledger_dir =
@@ -273,33 +374,16 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     auto parked = bring_parked(directory, ledger_dir, ring, elsewhere);
     if (!parked) return std::unexpected(parked.error());
     found->damaged.insert(found->damaged.end(), parked->damaged.begin(), parked->damaged.end());
-    std::vector<std::uint64_t> order = found->book.in_order();
-    auto producer = open_ring(directory, ring, options, order);
+    auto producer = open_ring(directory, ring, options, found->book.in_order());
     if (!producer) return std::unexpected(producer.error());
-    RestoreStat stat{.records = order.size(),
-                     .groups = ledger::groups_of(found->book),
-                     .sent = 0,
-                     .tokens = 0,
-                     .bytes = 0,
-                     .left_out = settled.size(),
-                     .parked = parked->count,
-                     .damaged = found->damaged,
-                     .unreadable = found->lost};
-    auto impl = std::make_unique<Impl>(Impl{.schema = found->schema,
-                                            .book = std::move(found->book),
-                                            .order = std::move(order),
-                                            .files = {},
-                                            .producer = std::move(*producer),
-                                            .stat = std::move(stat)});
-    for (const auto& [number, one] : impl->book.records()) {
-        if (impl->files.contains(one.segment)) continue;
-        auto file = recording::FileReader::open(ledger::segment_path(directory, one.segment),
-                                                ledger::segment_type);
-        if (!file) return std::unexpected(file.error());
-        impl->files.emplace(one.segment, std::move(*file));
-    }
+    Impl::Parts parts{.ring = std::string(ring),
+                      .elsewhere = elsewhere,
+                      .left_out = settled.size(),
+                      .parked = parked->count};
+    auto impl = Impl::make(directory, std::move(*found), std::move(*producer), parts);
+    if (!impl) return std::unexpected(impl.error());
     if (locked) recording::unlock_directory(*locked);
-    return LedgerRestore(std::move(impl));
+    return LedgerRestore(std::move(*impl));
 }
 
 }  // namespace rollring

@@ -17,6 +17,7 @@
 #include "file_scan.hpp"
 #include "ledger_layout.hpp"
 #include "restored_map.hpp"
+#include "segment_index.hpp"
 
 namespace rollring::ledger {
 namespace {
@@ -24,6 +25,9 @@ namespace {
 constexpr std::int64_t restore_patience_ms = 10'000;
 // Of a turn: the disk begins with these bytes while the others are copied.
 constexpr std::uint64_t early_bytes = std::uint64_t{1} << 20;
+
+// By segment.
+using NewIndexes = std::vector<std::pair<std::uint64_t, std::vector<std::byte>>>;
 
 std::string ring_text(const LedgerRequest& request) {
     const RingHead head{.ring_id = request.ring_id, .name_bytes = request.ring.size()};
@@ -86,7 +90,7 @@ void cut_end(const std::filesystem::path& directory, Contents& found) {
     if (found.segments.empty() || found.newest == 0) return;
     SegmentSize& last = found.segments.back();
     if (last.number != found.newest) return;
-    const std::uint64_t end = (found.used + block - 1) / block * block;
+    const std::uint64_t end = in_blocks(found.used);
     if (end >= last.bytes) return;
     const auto path = segment_path(directory, last.number);
     if (truncate(path.c_str(), static_cast<off_t>(end)) == 0) last.bytes = end;
@@ -107,6 +111,27 @@ Result<void> sync_files(const std::filesystem::path& directory, const Contents& 
     return error == 0 ? Result<void>{} : failure("cannot sync the directory", error);
 }
 
+// Of a session that was killed, the last segment has none.
+void write_indexes(const std::filesystem::path& directory, const NewIndexes& made,
+                   Contents& found) {
+    for (const auto& [segment, index] : made) {
+        if (disk().keep(index_path(directory, segment), index) != 0) continue;
+        const auto at = std::ranges::find(found.segments, segment, &SegmentSize::number);
+        if (at != found.segments.end()) at->index_bytes = index.size();
+    }
+}
+
+// Those of segments that are gone.
+void remove_old_indexes(const std::filesystem::path& directory, const Contents& found) {
+    const auto files = recording::files_of(directory, index_ending);
+    if (!files) return;
+    for (const recording::NumberedFile& one : *files) {
+        const bool needed = std::ranges::find(found.segments, one.number, &SegmentSize::number) !=
+                            found.segments.end();
+        if (!needed) static_cast<void>(disk().remove(one.path));
+    }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
@@ -119,7 +144,11 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     if (auto unbroken = check_unbroken(directory); !unbroken) {
         return std::unexpected(unbroken.error());
     }
-    auto found = scan(directory);
+    NewIndexes indexes;
+    const auto keep = [&](std::uint64_t segment, std::span<const std::byte> index) {
+        indexes.emplace_back(segment, std::vector(index.begin(), index.end()));
+    };
+    auto found = scan(directory, {.indexed = keep});
     if (!found) return std::unexpected(found.error());
     // Records that cannot be read now must not be taken for lost ones, whose files may go.
     if (!found->unread.empty()) {
@@ -142,6 +171,8 @@ Result<std::unique_ptr<StashLedger>> RingLedger::open(LedgerRequest request) {
     for (const RestoredMap& map : *maps) name_all(map, *found);
     remove_old_maps(directory, *maps, found->book, request.ring_id);
     cut_end(directory, *found);
+    write_indexes(directory, indexes, *found);
+    remove_old_indexes(directory, *found);
     if (request.plan.durable != Durable::none) {
         if (auto synced = sync_files(directory, *found); !synced) {
             return std::unexpected(synced.error());

@@ -27,6 +27,15 @@ std::unexpected<Error> not_of(const FileType& type, const std::filesystem::path&
 
 }  // namespace
 
+bool is_entry_of(std::uint64_t file_id, const EntryHeader& entry) {
+    return entry.magic == entry_magic && entry.payload_bytes <= payload_bytes_max &&
+           XXH3_64bits_withSeed(&entry, offsetof(EntryHeader, checksum), file_id) == entry.checksum;
+}
+
+bool is_payload_of(std::uint64_t file_id, const EntryHeader& entry, const std::byte* payload) {
+    return XXH3_64bits_withSeed(payload, entry.payload_bytes, file_id) == entry.payload_checksum;
+}
+
 Result<FileReader> FileReader::open(const std::filesystem::path& path, const FileType& type) {
     Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!fd) return file_failed(errno, "cannot open", path);
@@ -98,12 +107,6 @@ Result<bool> FileReader::read_at(std::uint64_t offset, void* to, std::uint64_t b
     return true;
 }
 
-bool FileReader::is_entry(const EntryHeader& entry) const {
-    return entry.magic == entry_magic && entry.payload_bytes <= payload_bytes_max &&
-           XXH3_64bits_withSeed(&entry, offsetof(EntryHeader, checksum), header_.file_id) ==
-               entry.checksum;
-}
-
 std::optional<EntryHeader> FileReader::entry_in(const std::byte* header) const {
     EntryHeader entry{};
     std::memcpy(&entry, header, sizeof entry);
@@ -126,9 +129,7 @@ Result<void> FileReader::read_payload(std::uint64_t offset, const EntryHeader& e
 
 Result<void> FileReader::check_payload(std::uint64_t offset, const EntryHeader& entry,
                                        const std::byte* payload) const {
-    const std::uint64_t checksum =
-        XXH3_64bits_withSeed(payload, entry.payload_bytes, header_.file_id);
-    return checksum == entry.payload_checksum ? Result<void>{} : damaged_at(offset);
+    return is_payload_of(header_.file_id, entry, payload) ? Result<void>{} : damaged_at(offset);
 }
 
 std::unexpected<Error> FileReader::damaged_at(std::uint64_t offset) const {

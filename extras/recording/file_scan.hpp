@@ -14,6 +14,11 @@
 
 namespace rollring::recording {
 
+// Whether these are the header of an entry, and its payload, of the file with that id.
+[[nodiscard]] bool is_entry_of(std::uint64_t file_id, const EntryHeader& entry);
+[[nodiscard]] bool is_payload_of(std::uint64_t file_id, const EntryHeader& entry,
+                                 const std::byte* payload);
+
 // An open file, and its checked header.
 class FileReader {
   public:
@@ -57,7 +62,9 @@ class FileReader {
     FileReader(Fd fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
     // False at the end of the file.
     [[nodiscard]] Result<bool> read_at(std::uint64_t offset, void* to, std::uint64_t bytes) const;
-    [[nodiscard]] bool is_entry(const EntryHeader& entry) const;
+    [[nodiscard]] bool is_entry(const EntryHeader& entry) const {
+        return is_entry_of(header_.file_id, entry);
+    }
     [[nodiscard]] std::unexpected<Error> damaged_at(std::uint64_t offset) const;
     [[nodiscard]] Result<void> read_header(const FileType& type);
 

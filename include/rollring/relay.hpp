@@ -46,6 +46,10 @@ class ROLLRING_API RelayProducer {
     // Gives the stand-in's place to the group. False, without an effect, if the group needs none:
     // it is open, or has one.
     static bool pass_place(Producer& producer, const GroupKey& stand_in, const GroupKey& key);
+
+    // Leaves out a number of the producer's sequence, for a record that cannot be sent any more:
+    // those behind it keep theirs. The consumer counts it as lost.
+    static void lose_record(Producer& producer);
 };
 
 class ROLLRING_API RelayConsumer {

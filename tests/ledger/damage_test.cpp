@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "bad_block.hpp"
 #include "fd.hpp"
 #include "file_scan.hpp"
 #include "ledger_layout.hpp"
@@ -18,13 +19,6 @@ using namespace rollring;
 using namespace rollring::test;
 
 namespace {
-
-// That the disk cannot read.
-struct BadBlock {
-    ino_t file = 0;
-    off_t offset = 0;
-};
-BadBlock bad_block;
 
 // One segment: five pairs, of which two were acknowledged and one of those settled.
 Bytes small_ledger() {
@@ -54,6 +48,8 @@ Bytes small_ledger() {
 }
 
 }  // namespace
+
+BadBlock rollring::test::bad_block;
 
 // In place of the system's.
 extern "C" ssize_t pread64(int fd, void* to, size_t bytes, off64_t offset) {

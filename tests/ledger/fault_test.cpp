@@ -66,7 +66,7 @@ using Members = std::set<std::pair<std::string, std::uint32_t>>;
 Members restored_members(const std::filesystem::path& directory) {
     const RestoredRing again(directory, {.ledger_dir = directory.string() + ".new"});
     Members members;
-    const auto stash = open_stash(again.name());
+    auto stash = open_stash(again.name());
     for (const std::string& prompt : train_all(*stash)) {
         CHECK(members.emplace(prompt, 0).second);
         CHECK(members.emplace(prompt, 1).second);
@@ -80,7 +80,7 @@ Members restored_members(const std::filesystem::path& directory) {
     }
     CHECK(stash->account().accepted.records == members.size());
     CHECK(stash->account().dropped_total().records == 0);
-    REQUIRE(stash->sync_ledger(patience()).has_value());
+    stash.reset();  // its ledger's thread writes there
     std::filesystem::remove_all(directory.string() + ".new");
     return members;
 }

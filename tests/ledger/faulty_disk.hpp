@@ -38,7 +38,7 @@ class InUse {
     Kind disk_;
 };
 
-enum class Call { make, write, sync, names, sync_file, remove, rename };
+enum class Call { make, write, sync, names, sync_file, remove, rename, keep };
 
 // From the call of that number on, of that kind, answers with the error, `times` times.
 class FailingDisk : public ledger::Disk {
@@ -65,6 +65,9 @@ class FailingDisk : public ledger::Disk {
     }
     int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
         return fails(Call::rename) ? error_ : Disk::rename(from, to);
+    }
+    int keep(const std::filesystem::path& path, std::span<const std::byte> bytes) override {
+        return fails(Call::keep) ? error_ : Disk::keep(path, bytes);
     }
     [[nodiscard]] int calls() const { return count_; }  // of its kind
     [[nodiscard]] bool has_failed() const { return failed_ > 0; }
@@ -137,6 +140,15 @@ class KillingDisk : public ledger::Disk {
         return error;
     }
 
+    int keep(const std::filesystem::path& path, std::span<const std::byte> bytes) override {
+        strike();
+        static_cast<void>(Disk::keep(path, bytes.first(bytes.size() / 2)));
+        strike();
+        const int error = Disk::keep(path, bytes);
+        strike();
+        return error;
+    }
+
   private:
     void strike() {
         if (left_-- == 0) kill(getpid(), SIGKILL);
@@ -203,6 +215,17 @@ class MortalDisk : public ledger::Disk {
         }
         watch_(*this);
         return Disk::rename(from, to);
+    }
+
+    int keep(const std::filesystem::path& path, std::span<const std::byte> bytes) override {
+        {
+            const std::scoped_lock held(guard_);
+            File& file = files_[path];
+            file.image.clear();
+            file.pending = {{0, {bytes.begin(), bytes.end()}}};
+        }
+        watch_(*this);
+        return Disk::keep(path, bytes);
     }
 
     // Writes the files as the power cut leaves them.

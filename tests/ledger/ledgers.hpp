@@ -13,6 +13,7 @@
 
 #include "rollring/extras/ledger.hpp"
 #include "rollring/stash.hpp"
+#include "rollring/tap.hpp"
 #include "support/pairs.hpp"
 
 namespace rollring::test {
@@ -129,6 +130,26 @@ inline LedgerStat look_at(const std::filesystem::path& directory) {
     const auto stat = stat_ledger(directory);
     REQUIRE_MESSAGE(stat.has_value(), (stat ? "" : stat.error().to_string()));
     return *stat;
+}
+
+// All columns of a record, one after the other.
+inline std::string content_of(const TrajectoryView& view) {
+    std::string all;
+    for (const ColumnView& column : view.columns()) {
+        all += std::to_string(column.column) + ":";
+        all.append(reinterpret_cast<const char*>(column.data.data()), column.data.size());
+    }
+    return all;
+}
+
+// The records of a ring with one producer, in the order in which it sent them.
+inline std::vector<std::string> sent_into(const std::string& ring) {
+    auto tap = Tap::attach(ring);
+    REQUIRE_MESSAGE(tap.has_value(), (tap ? "" : tap.error().to_string()));
+    std::vector<std::string> all;
+    TapRecord record;
+    while (tap->poll(record) == TapPoll::record) all.push_back(content_of(record.view));
+    return all;
 }
 
 // A new ring with the records of a ledger, which is removed at the end.

@@ -6,7 +6,6 @@
 
 #include "ledger_layout.hpp"
 #include "ledgers.hpp"
-#include "rollring/tap.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -19,17 +18,7 @@ Ledger open_ledger(const std::filesystem::path& directory) {
     return std::move(*opened);
 }
 
-// All columns of a record, one after the other.
-std::string content_of(const TrajectoryView& view) {
-    std::string all;
-    for (const ColumnView& column : view.columns()) {
-        all += std::to_string(column.column) + ":";
-        all.append(reinterpret_cast<const char*>(column.data.data()), column.data.size());
-    }
-    return all;
-}
-
-std::string content_of(const Ledger& ledger, std::size_t index) {
+std::string content_in(const Ledger& ledger, std::size_t index) {
     const auto record = ledger.read(index);
     REQUIRE_MESSAGE(record.has_value(), (record ? "" : record.error().to_string()));
     return content_of(record->view());
@@ -37,17 +26,7 @@ std::string content_of(const Ledger& ledger, std::size_t index) {
 
 std::vector<std::string> contents_of(const Ledger& ledger) {
     std::vector<std::string> all;
-    for (std::size_t i = 0; i < ledger.records().size(); i++) all.push_back(content_of(ledger, i));
-    return all;
-}
-
-// The records of a ring with one producer, in the order in which it sent them.
-std::vector<std::string> sent_into(const std::string& ring) {
-    auto tap = Tap::attach(ring);
-    REQUIRE_MESSAGE(tap.has_value(), (tap ? "" : tap.error().to_string()));
-    std::vector<std::string> all;
-    TapRecord record;
-    while (tap->poll(record) == TapPoll::record) all.push_back(content_of(record.view));
+    for (std::size_t i = 0; i < ledger.records().size(); i++) all.push_back(content_in(ledger, i));
     return all;
 }
 

@@ -150,6 +150,7 @@ void try_relays() {
         {"RelayProducer::holds_place",
          tells([&] { return RelayProducer::holds_place(producer, key); })},
         {"RelayProducer::ring_id", tells([&] { return RelayProducer::ring_id(producer) != 0; })},
+        {"RelayProducer::lose_record", inert([&] { RelayProducer::lose_record(producer); })},
         {"RelayProducer::pass_place",
          [&] { return !RelayProducer::pass_place(producer, key, key); }},
         {"RelayProducer::take_spare_place",

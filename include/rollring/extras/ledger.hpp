@@ -138,14 +138,15 @@ struct RestoreOptions {
 };
 
 struct RestoreStat {
-    std::uint64_t records;  // to send
+    std::uint64_t records;  // to send; those that cannot be read any more leave it
     std::uint64_t groups;
-    std::uint64_t sent;                // of the records
-    std::uint64_t tokens;              // that were sent
-    std::uint64_t bytes;               // likewise
-    std::uint64_t left_out;            // records that RestoreOptions::step names
-    std::uint64_t parked;              // rollouts, beside the new ring's ledger
-    std::vector<std::string> damaged;  // as in LedgerStat
+    std::uint64_t sent;      // of the records
+    std::uint64_t tokens;    // that were sent
+    std::uint64_t bytes;     // likewise
+    std::uint64_t left_out;  // records that RestoreOptions::step names
+    std::uint64_t parked;    // rollouts, beside the new ring's ledger
+    // As in LedgerStat. Damage in a file that has an index shows when its record is to be sent.
+    std::vector<std::string> damaged;
     std::uint64_t unreadable;
 };
 
@@ -171,7 +172,9 @@ class ROLLRING_API LedgerRestore {
 
     // Sends the next record; false: all were sent. Errors: timed_out (the ring has no room by the
     // deadline; call it again), too_large and bad_record (the ring cannot hold it), closed (the
-    // ring was removed), checksum_mismatch.
+    // ring was removed), ledger_failed (the disk cannot read a record, and the new ring would go on
+    // in the same directory), not_a_ring (an index names other records than its file has). A
+    // damaged record is passed over: stat() names it.
     Result<bool> send(Deadline deadline);
     [[nodiscard]] RestoreStat stat() const;
 
