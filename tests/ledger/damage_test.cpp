@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <random>
 #include <set>
@@ -14,6 +15,7 @@
 #include "file_scan.hpp"
 #include "ledger_layout.hpp"
 #include "ledgers.hpp"
+#include "log_writer.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -284,6 +286,42 @@ TEST_CASE(
         after.resize(bytes.size());
         CHECK(after == bytes);
     }
+}
+
+TEST_CASE("ledger: a lost block between two commits that fill their blocks is named") {
+    const LedgerFolder folder;
+    std::vector<ledger::Place> places;
+    {
+        const ledger::RingHead head{.ring_id = 1, .name_bytes = 0};
+        const std::string ring(reinterpret_cast<const char*>(&head), sizeof head);
+        ledger::LogWriter log({.directory = folder.path(),
+                               .columns = "",
+                               .schema_id = Schema::standard().id(),
+                               .ring = ring,
+                               .max_bytes = std::uint64_t{1} << 20},
+                              {}, 1, [](const ledger::Mark&) {});
+        REQUIRE(log.start().has_value());
+        const std::vector<std::byte> payload(ledger::block - ledger::line, std::byte{1});
+        const std::array parts{std::span<const std::byte>(payload)};
+        for (std::uint64_t number = 1; number <= 4; number++) {
+            places.push_back(log.append(
+                {.kind = ledger::stored(ledger::Kind::record), .number = number}, parts));
+            REQUIRE(log.wait_for(log.hand_over(), patience()).has_value());
+        }
+    }
+    CHECK(look_at(folder.path()).records == 4);
+    CHECK(look_at(folder.path()).damaged.empty());
+    const auto path = folder.files(".ledger").front();
+    Bytes bytes = bytes_of(path);
+    REQUIRE(places[2].offset == places[1].offset + ledger::block);
+    REQUIRE(places[2].offset % ledger::block == 0);
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(places[2].offset), ledger::block, '\0');
+    write_bytes(path, bytes);
+    const LedgerStat stat = look_at(folder.path());
+    CHECK(stat.records == 3);
+    REQUIRE(stat.damaged.size() == 1);
+    CHECK(stat.damaged[0].find("bytes " + std::to_string(places[2].offset) + " to " +
+                               std::to_string(places[3].offset)) != std::string::npos);
 }
 
 TEST_CASE("ledger: files that its writer removes while they are listed are not missing") {
