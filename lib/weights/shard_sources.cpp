@@ -35,7 +35,11 @@ Result<WeightLayout> layout_of(std::span<const Manifest> ranks) {
 Result<std::vector<const WeightTensor*>> match_memories(const WeightLayout& engine,
                                                         std::span<const WeightTensor> into) {
     std::unordered_map<std::string_view, const WeightTensor*> names;
-    for (const WeightTensor& tensor : into) names.emplace(tensor.name, &tensor);
+    for (const WeightTensor& tensor : into) {
+        if (names.emplace(tensor.name, &tensor).second) continue;
+        return refused(Errc::invalid_argument,
+                       fmt::format("tensor '{}' is given twice", tensor.name));
+    }
     std::vector<const WeightTensor*> found;
     for (const LayoutMemory& memory : engine.memories()) {
         const auto at = names.find(memory.name);
@@ -46,6 +50,10 @@ Result<std::vector<const WeightTensor*>> match_memories(const WeightLayout& engi
                                        memory.name));
         }
         const WeightTensor& tensor = *at->second;
+        if (tensor.data == nullptr && memory.elements != 0) {
+            return refused(Errc::invalid_argument,
+                           fmt::format("tensor '{}' has no address", tensor.name));
+        }
         const auto elements = count_elements(tensor);
         if (!elements) return std::unexpected(elements.error());
         const bool dense = coalesce(tensor.shape, tensor.strides).shape.empty();
@@ -58,8 +66,13 @@ Result<std::vector<const WeightTensor*>> match_memories(const WeightLayout& engi
                             memory.dtype.to_string()));
         }
         found.push_back(&tensor);
+        names.erase(at);
     }
-    return found;
+    if (names.empty()) return found;
+    return refused(Errc::layout_mismatch,
+                   fmt::format("tensor '{}' is no memory of the engine's layout, so no version "
+                               "would reach it",
+                               names.begin()->first));
 }
 
 // Numbers for the trainer's GPUs and the engine's; the host is one device as well.

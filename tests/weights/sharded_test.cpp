@@ -305,6 +305,18 @@ TEST_CASE("layouts that do not fit are refused by name") {
     const auto elsewhere = engine_with({.layout = EngineShard(0, 2).layout()});
     CHECK(elsewhere.error().code == Errc::layout_mismatch);
     CHECK(elsewhere.error().message.contains("tensor 'embed' has 96 elements"));
+    const auto engine_of = [&](const std::vector<WeightTensor>& tensors) {
+        return Subscriber::attach(ring.name(), tensors, {.layout = engine.layout()}, patience());
+    };
+    auto tensors = engine.list();
+    tensors.push_back(tensors.front());
+    CHECK(engine_of(tensors).error().message.contains("tensor 'embed' is given twice"));
+    tensors.back().name = "other";
+    CHECK(engine_of(tensors).error().code == Errc::layout_mismatch);
+    CHECK(engine_of(tensors).error().message.contains("'other' is no memory of the engine's"));
+    tensors.pop_back();
+    tensors.front().data = nullptr;
+    CHECK(engine_of(tensors).error().message.contains("tensor 'embed' has no address"));
     auto fine = engine_with({.layout = engine.layout()});
     REQUIRE_OK(fine);
     CHECK(fine->tensors().size() == 4);
