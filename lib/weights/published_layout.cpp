@@ -12,11 +12,11 @@ namespace rollring::weights {
 Result<void> check_layout(const PublisherOptions& options, const Packing& packing) {
     const auto layout = WeightLayout::from_bytes(options.layout);
     if (!layout) return std::unexpected(layout.error());
-    if (packing.parts.size() > options.slots) {
+    if (2 * packing.parts.size() > options.slots) {
         return refused(Errc::invalid_argument,
-                       fmt::format("the slots of a sharded trainer hold a whole version, which has "
-                                   "{} parts, and there are {}: leave slot_bytes and slots at 0, "
-                                   "or raise them",
+                       fmt::format("the slots of a sharded trainer hold the committed version and "
+                                   "the next one, which have {} parts each, and there are {}: "
+                                   "leave slot_bytes and slots at 0, or raise them",
                                    packing.parts.size(), options.slots));
     }
     std::unordered_map<std::string_view, const PackedTensor*> names;

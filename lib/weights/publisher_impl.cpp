@@ -138,7 +138,9 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
 }
 
 Result<void> PublisherImpl::set_up(const Gpus& gpus) {
-    if (options_.slots == 0) options_.slots = packing().parts.size() > 1 ? 4 : 2;
+    const auto parts = static_cast<std::uint32_t>(packing().parts.size());
+    if (options_.slots == 0 && is_sharded()) options_.slots = std::clamp(2 * parts, 2U, slots_max);
+    if (options_.slots == 0) options_.slots = parts > 1 ? 4 : 2;
     if (is_sharded()) {
         auto fits = check_layout(options_, packing());
         if (!fits) return fits;

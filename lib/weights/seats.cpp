@@ -254,13 +254,12 @@ void Seats::offer_again(const Publication& publication, std::span<const std::uin
 Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
     const std::scoped_lock lock(mutex_);
     Slot* best = nullptr;
-    const auto order = [&](const Slot& slot) {
-        return std::pair(together_ && slot.publication == committed_, slot.part_number);
-    };
-    const auto sooner = [&](const Slot& a, const Slot& b) { return order(a) < order(b); };
+    const auto sooner = [](const Slot& a, const Slot& b) { return a.part_number < b.part_number; };
     for (std::uint32_t i = 0; i < slots_.size(); i++) {
         Slot& slot = *slots_[i];
         if (!slot.filled) continue;
+        // The committed version stays, for engines that come late and after an abort.
+        if (together_ && committed_ != 0 && slot.publication == committed_) continue;
         bool read = false;
         for (std::uint32_t seat = 0; seat < seats_.size() && !read; seat++) {
             if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);

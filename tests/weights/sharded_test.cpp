@@ -279,7 +279,9 @@ TEST_CASE("layouts that do not fit are refused by name") {
     CHECK(other.error().message.contains("memory 'embed' of rank 1"));
     const auto short_slots =
         publisher_with({.slots = 2, .slot_bytes = 64, .layout = shard.layout()});
-    CHECK(short_slots.error().message.contains("hold a whole version"));
+    CHECK(short_slots.error().message.contains("hold the committed version and the next one"));
+    const auto one_slot = publisher_with({.slots = 1, .layout = shard.layout()});
+    CHECK(one_slot.error().message.contains("have 1 parts each, and there are 1"));
     const auto sizes = publisher_with({.layout = TrainerShard(0, 2).layout()});
     CHECK(sizes.error().message.contains("tensor 'embed' is published with"));
 
