@@ -175,7 +175,7 @@ class ROLLRING_API Publisher {
     [[nodiscard]] std::uint32_t behind() const;
     // Opens the committed version once more, for these subscribers alone, from the same tensors,
     // which must be unchanged. Errors: invalid_argument (no version is committed), busy (a version
-    // is open).
+    // is open), unsupported (with a layout: the slots have it, and offer it by themselves).
     Result<Transaction> begin_again();
     // Declares that the tensors hold a version that was committed already, by a predecessor of this
     // publisher or elsewhere. This publisher may then resend it, and the ring records it

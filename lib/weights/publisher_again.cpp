@@ -15,6 +15,11 @@ Result<void> PublisherImpl::begin_again() {
     if (publication_.committed() < 0) {
         return refused(Errc::invalid_argument, "there is no committed version to send again");
     }
+    if (is_sharded() && !seats_.committed_slots().empty()) {
+        return refused(Errc::unsupported,
+                       "a rank with a layout offers the committed version again by itself, from "
+                       "its slots, to each engine that lacks it");
+    }
     open_publication(publication_.committed(), true);
     return {};
 }
@@ -38,7 +43,6 @@ bool PublisherImpl::is_again() const {
 }
 
 void PublisherImpl::offer_again() {
-    seats_.free_aborted();
     const auto slots = seats_.committed_slots();
     if (publication_.committed() < 0 || slots.size() != packing().parts.size()) return;
     const std::uint64_t first = publication_.next_part_number();

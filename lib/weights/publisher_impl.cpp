@@ -407,6 +407,8 @@ void PublisherImpl::finish_commit() {
     publication_.commit();
     seats_.close(true);
     FAULT_POINT("weights.committed");
+    // An engine has voted for it and given it up since.
+    if (is_sharded() && seats_.behind(publication_.committed()) != 0) offer_again();
     publication_.count_sync(report_.times);
 }
 
@@ -424,7 +426,9 @@ void PublisherImpl::give_up(std::string_view why) {
     publication_.abort(why);
     seats_.close(false);
     filler_->give_up();
-    if (is_sharded()) offer_again();
+    if (!is_sharded()) return;
+    seats_.free_aborted();
+    offer_again();
 }
 
 }  // namespace rollring::weights

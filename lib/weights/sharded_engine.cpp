@@ -278,8 +278,14 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
 }
 
 std::unexpected<Error> ShardedEngine::give_up(Error why) {
+    if (holding_.is_mixed()) return poison(std::move(why));
+    const bool is_committed = update_.staged && outcome() == Outcome::committed;
     update_.open = false;
     holding_.give_up(fmt::format("version {}: {}", update_.version, why.message));
+    if (is_committed) {  // its slots are still ours: next() finds it again
+        for (const auto& end : ends_) end->unread();
+        return std::unexpected(std::move(why));
+    }
     for (const auto& end : ends_) end->reject(why.message, {});
     return std::unexpected(std::move(why));
 }

@@ -192,6 +192,9 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         """Send the committed version again to engines that are `behind`, from unchanged tensors.
 
         Returns the report of `publish`, and raises the same errors.
+
+        Raises:
+            UnsupportedError: The rank publishes its shards, and offers them again by itself.
         """
         with self.begin_again() as transaction:
             return transaction.commit(timeout)

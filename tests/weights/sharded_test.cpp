@@ -2,6 +2,7 @@
 
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "channel.hpp"
@@ -225,6 +226,82 @@ TEST_CASE("engines that come late get the committed version, also after versions
     CHECK(again->live_version() == 1);
 }
 
+namespace {
+
+// A version that all ranks have put, and that an engine has staged.
+std::vector<Transaction> put_by_all(Trainer& trainer, std::size_t ranks, std::int64_t version) {
+    std::vector<Transaction> open;
+    for (std::size_t i = 0; i < ranks; i++) {
+        trainer.rank(i).shard.fill(version);
+        auto begun = trainer.rank(i).publisher.begin(version);
+        REQUIRE_OK(begun);
+        REQUIRE_OK(begun->put_all(patience()));
+        REQUIRE_OK(begun->publish());
+        open.push_back(std::move(*begun));
+    }
+    return open;
+}
+
+void commit_by_all(std::vector<Transaction>& open) {
+    std::vector<std::thread> threads;
+    for (auto& one : open) threads.emplace_back([&] { CHECK(one.commit(patience())); });
+    for (auto& thread : threads) thread.join();
+}
+
+Update staged_by(Engine& engine) {
+    auto update = engine.subscriber.next(patience());
+    REQUIRE_OK(update);
+    REQUIRE_OK(update->load(patience()));
+    REQUIRE_OK(update->stage(patience()));
+    return std::move(*update);
+}
+
+}  // namespace
+
+TEST_CASE("an engine that gives a version up after its vote gets it once it is committed") {
+    for (const std::size_t ranks : {1U, 3U}) {
+        CAPTURE(ranks);
+        const TestRing ring;
+        Trainer trainer(ring, static_cast<std::uint32_t>(ranks));
+        const auto engine = engine_on(ring, 0, 2);
+        const auto other = engine_on(ring, 1, 2);
+        auto open = put_by_all(trainer, ranks, 1);
+        {
+            std::optional<Update> given_up(staged_by(*engine));
+            auto kept = staged_by(*other);
+            for (auto& one : open) REQUIRE_OK(one.wait_staged(patience()));
+            std::thread adopting([&] { CHECK(kept.adopt(patience())); });
+            given_up.reset();
+            commit_by_all(open);
+            adopting.join();
+        }
+        CHECK(other->shard.holds(1));
+        CHECK(*take(engine->subscriber) == 1);
+        CHECK(engine->shard.holds(1));
+        // And again behind the commit.
+        open = put_by_all(trainer, ranks, 2);
+        {
+            auto late = staged_by(*engine);
+            std::thread taking([&] { CHECK(*take(other->subscriber) == 2); });
+            commit_by_all(open);
+            REQUIRE_OK(late.wait_committed(patience()));
+            taking.join();
+        }
+        CHECK(engine->shard.holds(1));
+        CHECK(*take(engine->subscriber) == 2);
+        CHECK(engine->shard.holds(2));
+        // Both are still there for what follows.
+        open = put_by_all(trainer, ranks, 3);
+        std::thread first([&] { CHECK(*take(engine->subscriber) == 3); });
+        std::thread second([&] { CHECK(*take(other->subscriber) == 3); });
+        commit_by_all(open);
+        first.join();
+        second.join();
+        CHECK(engine->shard.holds(3));
+        CHECK(other->shard.holds(3));
+    }
+}
+
 TEST_CASE("an engine that ends before it has staged a version aborts it") {
     const TestRing ring;
     Trainer trainer(ring, 2);
@@ -341,6 +418,7 @@ TEST_CASE("layouts that do not fit are refused by name") {
     REQUIRE_OK(open->publish());
     REQUIRE_OK(open->commit(patience()));
     taking.join();
+    CHECK(publisher->begin_again().error().code == Errc::unsupported);
     CHECK(engine.holds(1));
 }
 
