@@ -37,11 +37,12 @@ class PyBatch : public PyViews {
     // No step: one more than the last. `timeout`: for readers of tickets.
     void ack(std::optional<std::int64_t> step, bool later, double timeout) {
         static_cast<void>(leased_->shown());
-        enum class Did { acked, put_off, refused };
+        enum class Did { acked, waits, put_off, refused };
         Result<void> acked;
         const Did did = leased_->shared->in_turn([&](Stash&) {
             leased_->step = step;
             if (!leased_->in_use()) {
+                if (leased_->shared->has_ledger) return Did::waits;
                 acked = leased_->ack(Deadline::now());
                 return Did::acked;
             }
@@ -49,7 +50,8 @@ class PyBatch : public PyViews {
             leased_->later = leased_->ack_later = true;
             return Did::put_off;
         });
-        if (did == Did::acked) {
+        if (did == Did::waits) acked = ack_on_disk();
+        if (did == Did::acked || did == Did::waits) {
             const bool read = !acked && acked.error().code == Errc::busy;
             value_or_raise(read && timeout > 0 ? ack_when_read(timeout) : std::move(acked));
         }
@@ -121,12 +123,23 @@ class PyBatch : public PyViews {
     }
 
   private:
-    // In slices, without the GIL. No other call may read the batch meanwhile: it may be
-    // acknowledged by then.
+    // No other call may read the batch while it is acknowledged without the GIL.
+    struct Hidden {
+        explicit Hidden(Leased& batch) : leased(&batch) { batch.later = true; }
+        Hidden(const Hidden&) = delete;
+        Hidden& operator=(const Hidden&) = delete;
+        ~Hidden() { leased->later = false; }
+        Leased* leased;
+    };
+    // The disk of a ledger may take its time.
+    Result<void> ack_on_disk() {
+        const Hidden hidden(*leased_);
+        return leased_->shared->in_waiting_turn(
+            [&](Stash&) { return leased_->ack(Deadline::now()); });
+    }
+    // In slices, without the GIL.
     Result<void> ack_when_read(double timeout) {
-        leased_->later = true;
-        const auto shown_again = [this](void*) { leased_->later = false; };
-        const std::unique_ptr<void, decltype(shown_again)> until_then(this, shown_again);
+        const Hidden hidden(*leased_);
         Result<void> acked;
         const bool waits = in_turns(
             leased_->shared->turns, deadline_of(timeout),

@@ -20,6 +20,7 @@ class Leased;
 struct SharedStash : Owned<Stash> {
     std::vector<Leased*> leased;  // the batches that Python has
     Gatherers gatherers;
+    bool has_ledger = false;  // so that calls may wait for a disk
 
     SharedStash() : Owned("this stash", &Stash::interrupt) {}
     // Requires the lock, while the stash is closing: closes it as soon as no window is left.

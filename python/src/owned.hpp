@@ -54,6 +54,25 @@ struct Owned {
         if (!answer) raise_closed();
         return std::move(*answer);
     }
+    // The same for a call that may wait for a disk: without the GIL.
+    template <class Use>
+    auto in_waiting_turn(Use use) {
+        check();
+        std::optional<decltype(use(*object))> answer;
+        {
+            const Turn turn(turns);
+            if (usable()) {
+                turns.calm(true);
+                {
+                    const Released released;
+                    answer.emplace(use(*object));
+                }
+                turns.calm(false);
+            }
+        }
+        if (!answer) raise_closed();
+        return std::move(*answer);
+    }
     // Takes the object out with the lock, after last().
     template <class Last>
     std::unique_ptr<T> take(Last last) {

@@ -29,6 +29,8 @@ class PyStash {
                    [&](std::chrono::nanoseconds patience) {
                        return Stash::open(ring, options, {.attach_timeout = patience});
                    });
+        const auto stat = stat_ring(ring);
+        shared_->has_ledger = options.advanced.ledger && stat && !stat->ledger_dir.empty();
     }
 
     // None: not enough was complete in time.
@@ -90,20 +92,21 @@ class PyStash {
         if (auto batch = taken(); !batch.is_none()) return batch;
         auto leased = std::make_shared<Leased>(shared_);
         const NextBatch answer =
-            shared_->in_turn([&](Stash& stash) { return stash.rest(*leased->batch); });
+            shared_->in_waiting_turn([&](Stash& stash) { return stash.rest(*leased->batch); });
         return answered(answer, std::move(leased));
     }
     std::uint64_t settle(nb::bytes receipt, std::int64_t step) {
-        return value_or_raise(shared_->in_turn(
-            [&](Stash& stash) { return stash.settle({receipt.c_str(), receipt.size()}, step); }));
+        const std::string_view bytes(receipt.c_str(), receipt.size());
+        return value_or_raise(
+            shared_->in_waiting_turn([&](Stash& stash) { return stash.settle(bytes, step); }));
     }
     std::uint64_t checkpointed(std::int64_t step) {
         return value_or_raise(
-            shared_->in_turn([&](Stash& stash) { return stash.checkpointed(step); }));
+            shared_->in_waiting_turn([&](Stash& stash) { return stash.checkpointed(step); }));
     }
     void sync_ledger(double timeout) {
-        const auto done =
-            shared_->in_turn([&](Stash& stash) { return stash.sync_ledger(deadline_of(timeout)); });
+        const auto done = shared_->in_waiting_turn(
+            [&](Stash& stash) { return stash.sync_ledger(deadline_of(timeout)); });
         value_or_raise(Result<void>(done));
     }
     std::int64_t last_acked_step() {

@@ -64,8 +64,10 @@ class Turns {
             const std::scoped_lock claims(claims_mutex_);
             claims_++;
         }
-        if (hurry_) hurry_();
+        if (hurry_ && !calm_) hurry_();
     }
+    // Requires the GIL and the turn, for a call that no claim may hurry.
+    void calm(bool calm) { calm_ = calm; }
     void drop_claim() {
         const std::scoped_lock claims(claims_mutex_);
         if (--claims_ == 0) unclaimed_.notify_all();
@@ -73,6 +75,7 @@ class Turns {
 
   private:
     std::function<void()> hurry_;
+    bool calm_ = false;
     std::mutex claims_mutex_;
     std::condition_variable unclaimed_;
     int claims_ = 0;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,3 +128,65 @@ def test_a_ring_that_is_there_has_the_ledger_that_is_asked_for(
         rr.create(name, exist_ok=True, ledger=tmp_path)
     with pytest.raises(rr.InvalidArgumentError, match="ledger_bytes is 1 KiB"):
         rr.create(name + "-small", ledger=directory, ledger_bytes=1024)
+
+
+SLOW_DISK = """
+import sys, threading, time
+import rollring as rr
+
+name, call = sys.argv[1:]
+done, steps = threading.Event(), 0
+
+def work():
+    global steps
+    while not done.is_set():
+        steps += 1
+        time.sleep(0.001)
+
+with rr.Producer(name) as producer, rr.Stash(name, batch_groups=1) as stash:
+    for member in range(2):
+        producer.push("a", token_ids=[1], repetition_id=member, group_size=2)
+    other = threading.Thread(target=work)
+    batch = stash.next(60) if call != "rest" else None
+    stash.sync_ledger()
+    if call == "checkpointed":
+        batch.ack()
+    if call == "rest":
+        producer.push("b", token_ids=[1], repetition_id=0, group_size=2)
+        producer.push("b", token_ids=[1], repetition_id=1, group_size=2)
+    if call == "sync_ledger":
+        producer.push("b", token_ids=[1], repetition_id=0, group_size=2)
+        try:
+            stash.next(0)
+        except rr.TimedOutError:
+            pass
+    other.start()
+    before, began = steps, time.monotonic()
+    {"ack": lambda: batch.ack(), "rest": stash.rest, "sync_ledger": stash.sync_ledger,
+     "checkpointed": lambda: stash.checkpointed(0)}[call]()
+    print(steps - before, time.monotonic() - began)
+    done.set()
+    other.join()
+    batch = None
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace slows the disk")
+@pytest.mark.parametrize("call", ["ack", "rest", "sync_ledger", "checkpointed"])
+def test_other_threads_go_on_while_a_call_waits_for_the_disk(tmp_path: Path, call: str) -> None:
+    name = f"test-{os.getpid()}-slow-disk"
+    rr.create(name, lanes=2, lane_bytes="1MiB", ledger=tmp_path / "ledger", durable="record")
+    delay = "inject=fdatasync:delay_enter=400000"  # us
+    try:
+        ran = subprocess.run(
+            ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fdatasync", "-e", delay]
+            + [sys.executable, "-c", SLOW_DISK, name, call],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        rr.remove(name, force=True, missing_ok=True)
+    steps, seconds = map(float, ran.stdout.split())
+    assert seconds > 0.3  # it waited for the disk
+    assert steps > 20
