@@ -124,6 +124,21 @@ void add_taps(CLI::App& app) {
                                "the same run with and without processes that tap its ring", add);
 }
 
+void add_viewers(CLI::App& app) {
+    const auto add = [](CLI::App* sub, ViewersQuestion& options) {
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--viewers", options.viewers, Bounds{1, 64},
+               "programs 'rollring view', each with a page that asks it");
+        option(sub, "--lane-bytes", options.lane_bytes, "capacity of the lane");
+        option(sub, "--soft-bytes", options.soft_bytes, "where it turns back early");
+        option(sub, "--python", options.python, "interpreter that has the Python package")
+            ->envname("ROLLRING_PYTHON");
+        sub->add_option("--viewer-script", options.script, "bench/ring/viewer.py");
+    };
+    add_question<ViewersQuestion>(
+        app, "viewers", "one run, in which viewers look at the ring and stop in turns", add);
+}
+
 void add_latency(CLI::App& app) {
     const auto add = [](CLI::App* sub, LatencyQuestion& options) {
         option(sub, "--tokens", options.n_tokens, Bounds{1, 1 << 20}, "tokens per record");
@@ -277,6 +292,7 @@ int main(int argc, char** argv) {
     bench::add_throughput(app);
     bench::add_softwrap(app);
     bench::add_taps(app);
+    bench::add_viewers(app);
     bench::add_latency(app);
     bench::add_stash(app);
     bench::add_ledger(app);

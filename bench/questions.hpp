@@ -40,6 +40,17 @@ struct TapsQuestion {
 };
 void run(const TapsQuestion& options);
 
+struct ViewersQuestion {
+    Common common = {.repeat = 20, .seconds = 1};  // rounds, and seconds of each of their halves
+    std::vector<std::uint32_t> tokens = {2048, 16'384};
+    std::uint32_t viewers = 5;
+    std::string lane_bytes = "64MiB";
+    std::string soft_bytes = "4MiB";
+    std::string python = "python3";
+    std::string script = ROLLRING_VIEWER_SCRIPT;
+};
+void run(const ViewersQuestion& options);
+
 // Long records, one at a time and far apart, as rollout workers send them.
 struct PacedOptions {
     std::vector<std::uint32_t> lanes = {1, 64};  // of the ring
