@@ -24,10 +24,11 @@ class Engine {
           index_(static_cast<std::uint32_t>(std::stoul(arguments.at(3)))),
           rank_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
           store_(make_store(arguments.at(5) == "1" ? Device::cuda(0) : Device::host())),
-          delta_(arguments.at(6) == "1"),
+          delta_(arguments.at(6) != "0"),
+          soak_(arguments.at(6) == "2"),
           in_place_(!delta_ && index_ % 2 == 0),
-          serving_(*store_, delta_),
-          loading_(*store_, delta_),
+          serving_(*store_, changes()),
+          loading_(*store_, changes()),
           note_(&board_->engines.at(index_)) {}
 
     int run() {
@@ -44,6 +45,11 @@ class Engine {
     }
 
   private:
+    [[nodiscard]] Changes changes() const {
+        if (soak_) return Changes::shares;
+        return delta_ ? Changes::few : Changes::all;
+    }
+
     void tell(const Error& error) {
         require(error.code == Errc::timed_out || error.code == Errc::peer_gone ||
                     error.code == Errc::expelled || error.code == Errc::aborted ||
@@ -54,7 +60,7 @@ class Engine {
     }
 
     void attach_and_serve() {
-        const bool even = index_ % 2 == 0;
+        const bool grows = soak_ || index_ % 2 == 0;
         const SubscriberOptions options{
             .name = fmt::format("engine-{}", index_),
             .rank = rank_,
@@ -62,7 +68,7 @@ class Engine {
             .in_place = in_place_,
             .held_version = held_,
             .staging = delta_ ? Staging::delta : Staging::copy,
-            .delta_fallback = even ? DeltaFallback::beside : DeltaFallback::in_place,
+            .delta_fallback = grows ? DeltaFallback::beside : DeltaFallback::in_place,
             .delta_list_bytes = 8 << 10};
         Model& into = in_place_ || delta_ ? serving_ : loading_;
         auto made =
@@ -144,7 +150,14 @@ class Engine {
             done = patiently([&](Deadline deadline) { return update.adopt(deadline); });
         }
         if (!done) return std::unexpected(done.error());
+        note_changes(subscriber, before_);
         return subscriber.live_version();
+    }
+
+    void note_changes(const Subscriber& subscriber, std::int64_t before) {
+        const DeltaReport report = subscriber.delta();
+        if (before < 0 || before + 1 != report.version || report.elements == 0) return;
+        note_->changed.at(1000 * report.changed / report.elements)++;
     }
 
     void go_back(Subscriber& subscriber, std::int64_t version) {
@@ -186,6 +199,7 @@ class Engine {
                 version, stat ? stat->policy_version : -2);
         held_ = version;
         note_->live = version;
+        note_->memory_bytes = resident_bytes();
         note_->syncs++;
         std::int64_t most = board_->served;
         while (most < version && !board_->served.compare_exchange_weak(most, version)) {
@@ -216,6 +230,7 @@ class Engine {
     std::uint32_t rank_;
     std::unique_ptr<Store> store_;
     bool delta_;
+    bool soak_;
     bool in_place_;
     Model serving_;
     Model loading_;

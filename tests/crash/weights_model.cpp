@@ -33,6 +33,21 @@ std::byte byte_of(std::int64_t version, std::size_t tensor, std::size_t place) {
                                   place * 7 + place / 251);
 }
 
+std::uint64_t hash_of(std::uint64_t value) {
+    value *= 0x9e3779b97f4a7c15;
+    return value ^ value >> 29;
+}
+
+// The version in which an element changed last. A version changes a share of all elements.
+std::int64_t last_change(std::uint64_t element, std::int64_t version) {
+    for (; version > 0; version--) {
+        const std::uint64_t version_hash = hash_of(static_cast<std::uint64_t>(version) + 77);
+        const std::uint64_t percent = (version_hash >> 20) % 61;
+        if ((hash_of(element ^ version_hash) >> 24) % 100 < percent) break;
+    }
+    return version;
+}
+
 struct Shape {
     const char* name;
     DType dtype;
@@ -46,7 +61,7 @@ std::unique_ptr<Store> make_store(Device device) {
     return std::make_unique<HostStore>();
 }
 
-Model::Model(Store& store, bool sparse) : store_(&store), sparse_(sparse) {
+Model::Model(Store& store, Changes changes) : store_(&store), changes_(changes) {
     const Shape shapes[] = {{"embed", dtype_f32, {33, 100}},  {"layer.0.q", dtype_bf16, {40, 7}},
                             {"layer.0.bias", dtype_f16, {5}}, {"empty", dtype_f32, {0, 12}},
                             {"scale", dtype_f64, {}},         {"quantized", dtype_f8_e4m3, {1111}},
@@ -62,13 +77,18 @@ Model::Model(Store& store, bool sparse) : store_(&store), sparse_(sparse) {
     }
 }
 
-// An element of a sparse model has a period of its own, and changes once in it.
+std::uint64_t Model::element(std::size_t tensor, std::size_t place) const {
+    return hash_of(place / places_[tensor].element_bytes + tensor * 1'000'003 + 1);
+}
+
 std::byte Model::value(std::int64_t version, std::size_t tensor, std::size_t place) const {
-    if (!sparse_) return byte_of(version, tensor, place);
+    if (changes_ == Changes::all) return byte_of(version, tensor, place);
+    const std::uint64_t hash = element(tensor, place);
+    if (changes_ == Changes::shares) {
+        return byte_of(last_change(hash, version), tensor, place);
+    }
+    // An element has a period of its own, and changes once in it.
     constexpr std::int64_t periods[] = {1, 3, 5, 20, 20, 100, 100, 1000};
-    std::uint64_t hash =
-        (place / places_[tensor].element_bytes + tensor * 1'000'003 + 1) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
     const std::int64_t period = periods[hash % std::size(periods)];
     const auto phase = static_cast<std::int64_t>(hash >> 8 & 1023);
     return byte_of((version + phase) / period, tensor, place);

@@ -28,11 +28,13 @@ std::unique_ptr<Store> make_store(Device device);
 // Defined where the build has CUDA (weights_gpu.cpp), and where it has not (weights_no_gpu.cpp).
 std::unique_ptr<Store> make_gpu_store(Device device);
 
+// The elements that change from one version to the next.
+enum class Changes { all, few, shares };  // shares: 0 to 60 % of them, another share each time
+
 // The tensors of a small model: one larger than a slot of 4 KiB, one without elements, one scalar.
 class Model {
   public:
-    // `sparse`: from one version to the next, few elements change.
-    explicit Model(Store& store, bool sparse = false);
+    explicit Model(Store& store, Changes changes = Changes::all);
     void fill(std::int64_t version);
     [[nodiscard]] bool holds(std::int64_t version) const;
     void copy_from(const Model& other);
@@ -47,13 +49,14 @@ class Model {
         std::size_t bytes;
         std::size_t element_bytes;
     };
+    [[nodiscard]] std::uint64_t element(std::size_t tensor, std::size_t place) const;
     [[nodiscard]] std::byte value(std::int64_t version, std::size_t tensor,
                                   std::size_t place) const;
     [[nodiscard]] bool same(const std::byte* at, std::size_t tensor, std::size_t first,
                             std::size_t bytes, std::int64_t version) const;
 
     Store* store_;
-    bool sparse_;
+    Changes changes_;
     std::vector<Place> places_;
     std::vector<WeightTensor> list_;
     mutable std::vector<std::byte> buffer_;

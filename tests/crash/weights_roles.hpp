@@ -40,6 +40,9 @@ struct EngineNote {
     std::atomic<std::uint64_t> attached;
     std::atomic<std::uint64_t> poisoned;
     std::atomic<std::uint64_t> rolled_back;
+    std::atomic<std::uint64_t> memory_bytes;  // resident, after its last version
+    // Elements that a version changed, in thousandths; of the versions that it took in order.
+    std::array<std::atomic<std::uint64_t>, 1001> changed;
     std::atomic<std::uint64_t> kept_old;  // errors after which the old version was there, whole
     Told told;
 };
@@ -68,8 +71,10 @@ struct Crew {
     std::uint32_t ranks = 1;
     bool gpu = false;
     bool delta = false;  // engines stage by difference, versions change few elements
+    bool soak = false;   // of these: 0 to 60 %, and lists may grow, so that nothing poisons
 };
 
+// DELTA is 0, 1, or 2 for a soak.
 // --trainer BOARD RING RANK RANKS ENGINES GPU DELTA
 int trainer_role(const std::vector<std::string>& arguments);
 // --engine BOARD RING INDEX RANK GPU DELTA
@@ -108,5 +113,7 @@ class Stage {
 std::size_t weights_leftovers();
 // Descriptors that this process has open.
 std::size_t open_descriptors();
+// Memory that this process has resident.
+std::uint64_t resident_bytes();
 
 }  // namespace rollring::test

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 
 #include "channel_names.hpp"
 #include "control_socket.hpp"
@@ -17,6 +18,14 @@ std::size_t open_descriptors() {
         count++;
     }
     return count;
+}
+
+std::uint64_t resident_bytes() {
+    std::ifstream file("/proc/self/statm");
+    std::uint64_t all = 0;
+    std::uint64_t resident = 0;
+    require(static_cast<bool>(file >> all >> resident), "cannot read /proc/self/statm");
+    return resident * 4096;
 }
 
 std::size_t weights_leftovers() {
@@ -52,7 +61,10 @@ pid_t Stage::start_trainer(std::uint32_t rank, const std::string& fault) {
     return trainers_.at(rank) =
                start_self({"--trainer", board_.fd(), ring_.name(), std::to_string(rank),
                            std::to_string(crew_.ranks), std::to_string(crew_.engines / crew_.ranks),
-                           crew_.gpu ? "1" : "0", crew_.delta ? "1" : "0"},
+                           crew_.gpu ? "1" : "0",
+                           crew_.soak    ? "2"
+                           : crew_.delta ? "1"
+                                         : "0"},
                           fault);
 }
 
@@ -60,7 +72,9 @@ pid_t Stage::start_engine(std::uint32_t index, const std::string& fault) {
     return engines_.at(index) =
                start_self({"--engine", board_.fd(), ring_.name(), std::to_string(index),
                            std::to_string(index % crew_.ranks), crew_.gpu ? "1" : "0",
-                           crew_.delta ? "1" : "0"},
+                           crew_.soak    ? "2"
+                           : crew_.delta ? "1"
+                                         : "0"},
                           fault);
 }
 

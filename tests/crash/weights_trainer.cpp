@@ -22,7 +22,9 @@ class Trainer {
           ranks_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
           engines_(static_cast<std::uint32_t>(std::stoul(arguments.at(5)))),
           store_(make_store(arguments.at(6) == "1" ? Device::cuda(0) : Device::host())),
-          model_(*store_, arguments.at(7) == "1"),
+          model_(*store_, arguments.at(7) == "2"   ? Changes::shares
+                          : arguments.at(7) == "1" ? Changes::few
+                                                   : Changes::all),
           note_(&board_->trainers.at(rank_)) {}
 
     int run() {
