@@ -70,7 +70,7 @@ Result<std::vector<const WeightTensor*>> match_memories(const WeightLayout& engi
     }
     if (names.empty()) return found;
     return refused(Errc::layout_mismatch,
-                   fmt::format("tensor '{}' is no memory of the engine's layout, so no version "
+                   fmt::format("no memory of the engine's layout names tensor '{}', so no version "
                                "would reach it",
                                names.begin()->first));
 }

@@ -290,7 +290,7 @@ TEST_CASE("an engine that gives a version up after its vote gets it once it is c
         CHECK(engine->shard.holds(1));
         CHECK(*take(engine->subscriber) == 2);
         CHECK(engine->shard.holds(2));
-        // Both are still there for what follows.
+        // Later versions reach both engines.
         open = put_by_all(trainer, ranks, 3);
         std::thread first([&] { CHECK(*take(engine->subscriber) == 3); });
         std::thread second([&] { CHECK(*take(other->subscriber) == 3); });
@@ -392,7 +392,7 @@ TEST_CASE("layouts that do not fit are refused by name") {
     CHECK(engine_of(tensors).error().message.contains("tensor 'embed' is given twice"));
     tensors.back().name = "other";
     CHECK(engine_of(tensors).error().code == Errc::layout_mismatch);
-    CHECK(engine_of(tensors).error().message.contains("'other' is no memory of the engine's"));
+    CHECK(engine_of(tensors).error().message.contains("names tensor 'other', so no version"));
     tensors.pop_back();
     tensors.front().data = nullptr;
     CHECK(engine_of(tensors).error().message.contains("tensor 'embed' has no address"));
