@@ -12,9 +12,9 @@
 
 // The version of these headers. Before 1.0, a new minor version may break programs and changes the
 // soname.
-#define ROLLRING_VERSION "0.1.0"
+#define ROLLRING_VERSION "0.2.0"
 #define ROLLRING_VERSION_MAJOR 0
-#define ROLLRING_VERSION_MINOR 1
+#define ROLLRING_VERSION_MINOR 2
 #define ROLLRING_VERSION_PATCH 0
 
 namespace rollring {
