@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from rank_jobs import BEGINS
+
 VERSIONS = 3
 PATIENCE = 60.0
 SHAPES = {
@@ -73,6 +75,7 @@ def main(ring: str, way: str) -> None:
     import rollring as rr
 
     torch.distributed.init_process_group("gloo")
+    print(BEGINS, flush=True)
     model = Model()
     sharded(model, way, torch.distributed.get_world_size())
     with rr.WeightPublisher(ring, model) as publisher:

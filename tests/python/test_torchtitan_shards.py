@@ -4,8 +4,6 @@ replicas and tensor parallelism.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 import titan_shard_ranks  # noqa: E402  needs torch
 from cut_engines import CutEngines  # noqa: E402  needs torch
+from rank_jobs import RankJob  # noqa: E402
 from rollring.integrations.torchtitan._shards import rows_between, tensor_of  # noqa: E402
 
 JOB = Path(__file__).parent / "titan_shard_ranks.py"
@@ -38,14 +37,7 @@ def test_shards_of_every_step_go_to_engines_of_another_cut(
 ) -> None:
     """The cuts of the trainer lie within heads, whose rows engines have in another order."""
     monkeypatch.setenv("LOGDIR", str(tmp_path))
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    job = subprocess.Popen(
-        [*run, f"--nproc-per-node={ranks}", str(JOB), ring, way, publish_as],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
+    with RankJob(ranks, JOB, ring, way, publish_as):
         dtype = "bf16" if publish_as else "f32"
         engines = CutEngines(ring, titan_shard_ranks.SERVED, dtype, PATIENCE)
         for step in range(1, titan_shard_ranks.VERSIONS + 1):
@@ -53,11 +45,17 @@ def test_shards_of_every_step_go_to_engines_of_another_cut(
             whole = titan_shard_ranks.Adapter().to_hf(titan_shard_ranks.wanted(step))
             for name, served in engines.whole().items():
                 assert torch.equal(served, whole[name].to(served.dtype)), name
-    finally:
-        if job.poll() is None and sys.exc_info()[0] is not None:
-            job.kill()
-        out, _ = job.communicate(timeout=PATIENCE)
-    assert job.returncode == 0, out
+
+
+@pytest.mark.slow
+def test_a_parameter_of_several_tensors_is_refused_by_all_ranks(
+    ring: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGDIR", str(tmp_path))
+    with RankJob(2, JOB, ring, "fsdp", "", "split") as job:
+        code, said = job.end()
+        assert code == 1, said
+        assert "UnsupportedError: parameter 'embed.weight' becomes embed.0, embed.1," in said
 
 
 class Names:

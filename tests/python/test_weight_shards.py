@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +16,7 @@ from rollring.weights import WeightLayout
 torch = pytest.importorskip("torch")
 
 import shard_ranks  # noqa: E402  needs torch
+from rank_jobs import RankJob  # noqa: E402
 
 JOB = Path(__file__).parent / "shard_ranks.py"
 
@@ -69,15 +68,7 @@ def stack() -> Iterator[ExitStack]:
     ("way", "ranks"), [("fsdp", 2), ("fsdp", 4), ("hsdp", 4), ("tp", 2), ("fsdp_tp", 4)]
 )
 def test_ranks_of_torchrun(ring: str, stack: ExitStack, way: str, ranks: int) -> None:
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    job = subprocess.Popen(
-        [*run, f"--nproc-per-node={ranks}", str(JOB), ring, way],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    stack.callback(job.kill)
-    try:
+    with RankJob(ranks, JOB, ring, way):
         engines = [Engine(ring, rank) for rank in range(2)]
         for engine in engines:
             stack.enter_context(engine.end)
@@ -91,8 +82,3 @@ def test_ranks_of_torchrun(ring: str, stack: ExitStack, way: str, ranks: int) ->
             for update in updates:
                 update.adopt(PATIENCE)
             assert all(engine.has(version) for engine in engines)
-    finally:
-        if job.poll() is None and sys.exc_info()[0] is not None:
-            job.kill()
-        out, _ = job.communicate(timeout=PATIENCE)
-    assert job.returncode == 0, out

@@ -1,6 +1,6 @@
 """A rank of a stand-in of torchtitan's trainer that torchrun starts, with real shards:
-titan_shard_ranks.py RING WAY. Its adapter orders rows of `wq` by halves of each head, as Hugging
-Face has them.
+titan_shard_ranks.py RING WAY DTYPE [split]. Its adapter orders rows of `wq` by halves of each head,
+as Hugging Face has them; with "split" it makes several tensors of another parameter.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import shard_ranks
+from rank_jobs import BEGINS
 from rollring.integrations.torchtitan import Settings
 from rollring.integrations.torchtitan._weights import take_weights
 
@@ -39,6 +40,14 @@ class Adapter:
         }
 
 
+class Splitting(Adapter):
+    def to_hf(self, state: dict[str, Any]) -> dict[str, Any]:
+        made = super().to_hf(state)
+        if (embed := made.pop("embed.weight", None)) is not None:
+            made |= {f"embed.{row}": one for row, one in enumerate(embed)}
+        return made
+
+
 def by_halves(tensor: Any) -> Any:
     rest = tensor.shape[1:]
     pairs = tensor.view(HEADS, tensor.shape[0] // HEADS // 2, 2, *rest)
@@ -62,13 +71,13 @@ class Model(torch.nn.Module):
         self.wo = torch.nn.Linear(24, 6, bias=False)
 
 
-def trainer_of(model: Any) -> Any:
+def trainer_of(model: Any, adapter: type[Adapter]) -> Any:
     config = SimpleNamespace(
         model=SimpleNamespace(name="toy", hf_assets_path=""),
         peft=SimpleNamespace(enable_peft=False),
     )
     return Trainer(
-        train_spec=SimpleNamespace(state_dict_adapter=Adapter),
+        train_spec=SimpleNamespace(state_dict_adapter=adapter),
         job_config=config,
         model_args=None,
         model_parts=[model],
@@ -86,14 +95,15 @@ class Trainer(SimpleNamespace):
         raise AssertionError("its own groups of NCCL were used")
 
 
-def main(ring: str, way: str, publish_as: str) -> None:
+def main(ring: str, way: str, publish_as: str, *split: str) -> None:
     torch.distributed.init_process_group("gloo")
     model = Model()
     ranks = torch.distributed.get_world_size()
     shard_ranks.sharded(model, way, ranks, up="wq", down="wo")
     settings = Settings(ring=ring, weights="shards", engines=2, publish_as=publish_as)
+    print(BEGINS, flush=True)
     take_weights(SimpleNamespace(Trainer=Trainer), SimpleNamespace(), settings)
-    trainer = trainer_of(model)
+    trainer = trainer_of(model, Splitting if split else Adapter)
     for trainer.step in range(1, VERSIONS + 1):
         shard_ranks.fill(model, wanted(trainer.step))
         trainer.send_weights()
