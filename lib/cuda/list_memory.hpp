@@ -30,7 +30,7 @@ class ListMemory {
 
     ListMemory() = default;
     // `make`: out_of_device_memory says that a smaller chunk may be there. `chunk_bytes`: the least
-    // that is allocated at once, if the device has it. `most`: a list is never larger.
+    // that is allocated at once, if the device has it. `most`: of all entries that a list can have.
     ListMemory(Make make, std::uint64_t chunk_bytes, std::uint64_t most)
         : make_(std::move(make)), chunk_bytes_(chunk_bytes), most_(most) {}
 
@@ -75,8 +75,8 @@ class ListMemory {
 
 template <class Memory>
 void ListMemory<Memory>::clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) {
-    bytes_max_ = std::min(bytes_max, most_);
-    bytes_first_ = std::min(bytes_max_, bytes_kept);
+    bytes_max_ = bytes_max;
+    bytes_first_ = std::min({bytes_max, bytes_kept, most_});
     // One piece, because entries that do not fit into the rest of one are looked for again.
     const std::uint64_t most = std::max(bytes_first_, chunk_bytes_);
     if (chunks_.size() > 1 || allocated_ > std::min(most, bytes_max)) {
@@ -92,8 +92,11 @@ Result<Room> ListMemory<Memory>::grow(std::uint64_t bytes) {
     if (now_ < chunks_.size()) now_++;
     if (now_ < chunks_.size()) return Room::there;
     const std::uint64_t left = bytes_max_ - std::min(bytes_max_, allocated_);
-    const std::uint64_t least = std::max(bytes, chunk_bytes_);
-    const std::uint64_t more = chunks_.empty() ? bytes_first_ : allocated_ / 2;
+    const std::uint64_t least = std::max(bytes, std::min(chunk_bytes_, most_));
+    // The rests of chunks are lost, so that a list may need more in all.
+    const std::uint64_t more = chunks_.empty()
+                                   ? bytes_first_
+                                   : std::min(allocated_ / 2, most_ - std::min(most_, allocated_));
     Room none = Room::bound;
     std::uint64_t tried = 0;
     for (const std::uint64_t wanted : {std::max(least, more), least, (bytes + 15) / 16 * 16}) {

@@ -78,7 +78,7 @@ TEST_CASE("an error of a device is neither a full list nor a lack of memory") {
     CHECK(device.asked.size() == 1);
 }
 
-TEST_CASE("a list is bounded by its bound, and by all that it can ever hold") {
+TEST_CASE("a list is bounded by its bound, and is not made larger than all that it can hold") {
     Played device{.free_bytes = 1000 * mib};
     auto list = device.list(mib, 20 * mib);
     list.clear(4 * mib, 0);
@@ -95,6 +95,21 @@ TEST_CASE("a list is bounded by its bound, and by all that it can ever hold") {
     CHECK(list.allocated() == 20 * mib);
     list.clear(boundless, 0);
     CHECK(device.free_bytes == 1000 * mib);
+    // The rests of chunks, into which an entry does not fit, are no reason to end it.
+    CHECK(*list.grow(0) == Room::there);
+    for (std::uint64_t taken = 0; taken < 20 * mib;) {
+        const std::uint64_t entries = list.left() - 1000;
+        list.take(entries);
+        taken += entries;
+        REQUIRE(*list.grow(2000) == Room::there);
+    }
+    CHECK(list.allocated() > 20 * mib);
+    CHECK(list.allocated() <= 22 * mib);
+    // A model smaller than a chunk.
+    auto small = device.list(32 * mib, mib);
+    small.clear(boundless, 0);
+    CHECK(*small.grow(0) == Room::there);
+    CHECK(small.allocated() == mib);
 }
 
 TEST_CASE("a list that has grown keeps what was taken, and becomes one piece") {
