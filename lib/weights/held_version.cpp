@@ -33,12 +33,10 @@ void SubscriberImpl::unread() {
     if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::ready);
 }
 
-Result<void> SubscriberImpl::hold(Deadline deadline) {
-    if (auto there = tensors_.check_memory(session_->mover()); !there) {
-        return give_up(std::move(there.error()));
-    }
+Result<void> SubscriberImpl::hold(Deadline slice, Deadline deadline) {
+    if (auto there = check_own_memory(); !there) return give_up(std::move(there.error()));
     for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
-        if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
+        if (auto lent = lend(i, slice, deadline); !lent) return std::unexpected(lent.error());
     }
     return {};
 }
@@ -48,7 +46,6 @@ bool SubscriberImpl::is_in_ring() const {
 }
 
 Result<void> SubscriberImpl::take_held(Stream stream, Deadline deadline) {
-    if (auto there = tensors_.check_memory(session_->mover()); !there) return there;
     holding_.touch();
     while (update_.parts_done < update_.parts_lent) {
         const std::uint32_t part = update_.parts_done;

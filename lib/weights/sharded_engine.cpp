@@ -176,6 +176,7 @@ Result<void> ShardedEngine::next(Deadline deadline) {
                .publication = update_.publication + 1,
                .version = ends_.front()->update().version};
     held_ = false;
+    copies_ = false;
     if (holding_.state() != SubscriberState::poisoned) holding_.set(SubscriberState::reading);
     return {};
 }
@@ -191,8 +192,8 @@ Result<void> ShardedEngine::done_reading(std::uint32_t, Stream) {
 Result<void> ShardedEngine::load(Deadline deadline, Stream stream) {
     stream_ = stream;
     for (const auto& end : ends_) {
-        auto held =
-            in_slices(*end, true, deadline, [&](Deadline slice) { return end->hold(slice); });
+        auto held = in_slices(*end, true, deadline,
+                              [&](Deadline slice) { return end->hold(slice, deadline); });
         if (held) continue;
         if (held.error().code == Errc::timed_out) return held;
         return give_up(std::move(held.error()));
@@ -263,10 +264,18 @@ Result<void> ShardedEngine::wait_committed(Deadline deadline) {
 
 Result<void> ShardedEngine::adopt(Deadline deadline) {
     if (auto waited = wait_committed(deadline); !waited) return waited;
+    if (!copies_) {  // while there is a way back: all tensors, before the first copy
+        for (const auto& end : ends_) {
+            auto there = end->check_own_memory();
+            if (!there) return give_up(std::move(there.error()));
+        }
+    }
+    copies_ = true;
+    holding_.touch();
     for (const auto& end : ends_) {
         auto taken = end->take_held(stream_, deadline);
+        if (!taken && taken.error().code == Errc::timed_out) return taken;
         if (!taken) return poison(std::move(taken.error()));
-        holding_.touch();
     }
     for (const auto& end : ends_) {
         if (auto adopted = end->adopt(deadline); !adopted)

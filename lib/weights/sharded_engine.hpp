@@ -75,6 +75,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     UpdateState update_;
     Stream stream_;  // of load
     bool held_ = false;
+    bool copies_ = false;  // into the tensors; the version is committed
     std::atomic<SubscriberImpl*> waits_at_ = nullptr;
     std::atomic<bool> interrupted_ = false;
 };

@@ -216,20 +216,25 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
 }
 
 Result<std::span<const TensorPiece>> SubscriberImpl::part(std::uint32_t part, Deadline deadline) {
+    return lend(part, deadline, deadline);
+}
+
+Result<std::span<const TensorPiece>> SubscriberImpl::lend(std::uint32_t part, Deadline filled,
+                                                          Deadline verified) {
     if (part != update_.parts_lent || part >= parts()) {
         return refused(Errc::invalid_argument,
                        fmt::format("part {} is out of order: {} is next of {}", part,
                                    update_.parts_lent, parts()));
     }
-    if (auto waited = wait_filled(part, deadline); !waited) {
+    if (auto waited = wait_filled(part, filled); !waited) {
         return give_up_unless_late(std::move(waited.error()));
     }
     const auto slot = session_->slot_of(part, update_.first_part_number + part);
     if (!slot) return give_up(slot.error());
-    auto mapped = session_->map_slot(*slot, deadline);
+    auto mapped = session_->map_slot(*slot, filled);
     if (!mapped) return give_up_unless_late(std::move(mapped.error()));
     update_.lent = *mapped;
-    if (auto fine = verify(part, deadline); !fine) {
+    if (auto fine = verify(part, verified); !fine) {
         // A sharded trainer fills the slots of an aborted version without waiting for us.
         if (outcome() == Outcome::aborted) return give_up(aborted());
         return give_up_unless_late(std::move(fine.error()));

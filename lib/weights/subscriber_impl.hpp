@@ -53,15 +53,20 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     void pass();
     // Leaves the version that next() has returned to the next call.
     void unread();
-    // Waits for all parts of the version, and keeps them lent. Can be retried after timed_out.
-    Result<void> hold(Deadline deadline);
+    // Waits for all parts of the version, each until `slice`, and keeps them lent. Checksums have
+    // until `deadline`: each try asks the device for all of a part anew. Can be retried after
+    // timed_out.
+    Result<void> hold(Deadline slice, Deadline deadline);
+    // Whether all memory of the tensors is there.
+    Result<void> check_own_memory() { return tensors_.check_memory(session_->mover()); }
     // Declares that all parts are held.
     void vote();
     [[nodiscard]] Outcome outcome() const;
     // Whether the ring has the version that is under way, from this publisher's ranks.
     [[nodiscard]] bool is_in_ring() const;
     void note_commit() { update_.committed = true; }
-    // Copies the parts into the engine's tensors, which hold a mixture until that is done.
+    // Copies the parts into the engine's tensors, which hold a mixture until that is done. Can be
+    // retried after timed_out.
     Result<void> take_held(Stream stream, Deadline deadline);
     // The engine holds a mixture of two versions.
     void poison(const Error& why);
@@ -89,6 +94,8 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
     Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);
+    Result<std::span<const TensorPiece>> lend(std::uint32_t part, Deadline filled,
+                                              Deadline verified);
     Result<void> wait_quiet(Deadline deadline);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
     Result<void> verify(std::uint32_t part, Deadline deadline);
