@@ -109,6 +109,24 @@ def test_a_recording_while_it_is_written(ring: str, producer: rr.Producer, tmp_p
     assert is_recording(runs) and not is_recording(str(tmp_path))
 
 
+def test_a_prompt_in_several_batches_of_a_recording(ring: str, tmp_path: Path) -> None:
+    runs = str(tmp_path / "runs")
+    rr.create(f"{ring}-next")
+    try:
+        for name in (ring, f"{ring}-next"):  # as a run that goes on in a new ring
+            with (
+                rr.Producer(name) as producer,
+                rr.Stash(name, batch_groups=1) as stash,
+                rr.extras.record(stash, runs),
+            ):
+                push_group(producer, stash, "prompt")
+    finally:
+        rr.remove(f"{ring}-next", force=True)
+    with served(RecordingSource(runs, Groups(10, 1 << 30, arriving=False))) as page:
+        until(lambda: page.names() == ["prompt", "prompt"])
+        assert page.ask("state")["rollouts"] == 8
+
+
 def test_a_recording_of_a_damaged_batch_and_out_of_reach(
     ring: str, producer: rr.Producer, tmp_path: Path
 ) -> None:

@@ -192,13 +192,17 @@ def _nbytes(value: Any) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def of_recording(sequence: Sequence, size: int) -> Rollout:
-    """A copy; ``size`` is the number of its group's members."""
+def of_recording(sequence: Sequence, size: int, batch: int) -> Rollout:
+    """A copy; ``size`` is the number of its group's members.
+
+    Args:
+        batch: Its number. A prompt may be trained on in several: each has a group of its own.
+    """
     found = sequence.as_dict(copy=True)
     fields = {name: found.get(name) for name in FIELDS}
     fields["group_size"] = fields["group_size"] or size
     own = {name: found[name] for name in sequence.columns if name != "instance_id"}
-    return Rollout(sequence.instance_id, fields, own)
+    return Rollout(sequence.instance_id, fields, own, ring=batch)
 
 
 def of_ledger(record: KeptRecord) -> Rollout:

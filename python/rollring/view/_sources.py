@@ -308,7 +308,7 @@ class RecordingSource(_Still):
             for group in batch.groups:
                 for member in group.members:
                     for sequence in member.sequences:
-                        self.groups.add(of_recording(sequence, len(group.members)))
+                        self.groups.add(of_recording(sequence, len(group.members), index))
 
     def _catch_up(self, recording: Recording) -> None:
         try:
