@@ -93,7 +93,7 @@ Result<Room> ListMemory<Memory>::grow(std::uint64_t bytes) {
     if (now_ < chunks_.size()) return Room::there;
     const std::uint64_t left = bytes_max_ - std::min(bytes_max_, allocated_);
     const std::uint64_t least = std::max(bytes, std::min(chunk_bytes_, most_));
-    // The rests of chunks are lost, so that a list may need more in all.
+    // The rests of chunks stay unused, so that a list may need more in all.
     const std::uint64_t more = chunks_.empty()
                                    ? bytes_first_
                                    : std::min(allocated_ / 2, most_ - std::min(most_, allocated_));

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """./dev release: tags a tree that is ready, and refuses any other without touching it."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ FILES = (".gitignore", "tools/release.py", "tools/console.py", "meson.build",
          "include/rollring/version.hpp")
 CHANGELOG = ("# Changelog\n\n## 0.1.0, unreleased\n\n- **Ring**. # One line.\n\n"
              "## 0.0.9, 2026-01-01\n")
+VERSION = re.compile(r"""(\bversion: '|#define ROLLRING_VERSION ")[^'"]+(['"])""")
 NOBODY = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER")
           for what, value in (("NAME", "test"), ("EMAIL", "test@example.org"))}
 
@@ -22,6 +24,9 @@ class Clone:
         for name in FILES:
             (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.tree / name)
+        for name in FILES[-2:]:  # whatever the sources say
+            text = (self.tree / name).read_text(encoding="utf-8")
+            self.write(name, VERSION.sub(r"\g<1>0.1.0\2", text, count=1))
         self.write("CHANGELOG.md", CHANGELOG)
         self.git("init", "--quiet")
         self.commit()

@@ -95,7 +95,7 @@ TEST_CASE("a list is bounded by its bound, and is not made larger than all that 
     CHECK(list.allocated() == 20 * mib);
     list.clear(boundless, 0);
     CHECK(device.free_bytes == 1000 * mib);
-    // The rests of chunks, into which an entry does not fit, are no reason to end it.
+    // It goes on behind the rests of chunks, into which an entry does not fit.
     CHECK(*list.grow(0) == Room::there);
     for (std::uint64_t taken = 0; taken < 20 * mib;) {
         const std::uint64_t entries = list.left() - 1000;
