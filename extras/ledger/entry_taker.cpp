@@ -13,21 +13,21 @@ namespace {
 
 constexpr std::uint64_t ring_bytes_max = 1 << 16;
 
-// The number behind that name, in lines `name number`.
-std::optional<std::uint64_t> number_in(std::string_view text, std::string_view name) {
+}  // namespace
+
+std::optional<std::uint64_t> LedgerRing::size(std::string_view of) const {
+    std::string_view text = sizes;
     while (!text.empty()) {
         const std::string_view row = text.substr(0, text.find('\n'));
         text.remove_prefix(std::min(row.size() + 1, text.size()));
-        if (!row.starts_with(name) || row.substr(name.size(), 1) != " ") continue;
+        if (!row.starts_with(of) || row.substr(of.size(), 1) != " ") continue;
         std::uint64_t number = 0;
         const auto [end, wrong] =
-            std::from_chars(row.data() + name.size() + 1, row.data() + row.size(), number);
+            std::from_chars(row.data() + of.size() + 1, row.data() + row.size(), number);
         if (wrong == std::errc() && end == row.data() + row.size()) return number;
     }
     return std::nullopt;
 }
-
-}  // namespace
 
 void EntryTaker::take(std::uint64_t offset, const EntryHeader& entry,
                       std::span<const std::byte> payload) {
@@ -81,13 +81,13 @@ void EntryTaker::take_ring(std::span<const std::byte> payload) {
                     .name = text.substr(0, head.name_bytes),
                     .sizes = text.substr(head.name_bytes)};
     Book& book = found_->book;
-    const auto settled = number_in(found_->ring.sizes, "settled_step");
+    const auto settled = found_->ring.size("settled_step");
     // A ring that was not restored from the one before it has steps of its own.
     const std::int64_t before = book.ring_id() == head.ring_id ? book.settled_step() : -1;
-    const auto next_number = number_in(found_->ring.sizes, "next_number");
+    const auto next_number = found_->ring.size("next_number");
     // Files are removed once their records are gone, the oldest first.
     if (found_->segments.size() == 1) found_->gone_below = next_number.value_or(0);
-    book.go_on(next_number.value_or(1), number_in(found_->ring.sizes, "next_batch").value_or(1),
+    book.go_on(next_number.value_or(1), found_->ring.size("next_batch").value_or(1),
                settled ? std::max(before, static_cast<std::int64_t>(*settled)) : before);
     book.enter_ring(head.ring_id);
 }

@@ -6,8 +6,10 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -25,6 +27,9 @@ struct LedgerRing {
     std::uint64_t id = 0;
     std::string name;
     std::string sizes;  // `name number` a line
+
+    // The number behind a name of these.
+    [[nodiscard]] std::optional<std::uint64_t> size(std::string_view of) const;
 };
 
 struct Contents {

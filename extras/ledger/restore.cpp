@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -29,38 +28,23 @@ namespace rollring {
 namespace ledger {
 namespace {
 
-// The number behind that name in the ring's sizes.
-std::optional<std::uint64_t> size_of(std::string_view sizes, std::string_view name) {
-    while (!sizes.empty()) {
-        const std::string_view row = sizes.substr(0, sizes.find('\n'));
-        sizes.remove_prefix(std::min(row.size() + 1, sizes.size()));
-        if (!row.starts_with(name) || row.substr(name.size(), 1) != " ") continue;
-        std::uint64_t number = 0;
-        const auto [end, wrong] =
-            std::from_chars(row.data() + name.size() + 1, row.data() + row.size(), number);
-        if (wrong == std::errc() && end == row.data() + row.size()) return number;
-    }
-    return std::nullopt;
-}
-
 template <class T>
-void take(std::string_view sizes, std::string_view name, T& to) {
-    if (const auto size = size_of(sizes, name)) to = static_cast<T>(*size);
+void take(const LedgerRing& ring, std::string_view name, T& to) {
+    if (const auto size = ring.size(name)) to = static_cast<T>(*size);
 }
 
 RingOptions options_of(const Contents& found, const std::string& ledger_dir) {
     RingOptions options;
-    const std::string& sizes = found.ring.sizes;
-    take(sizes, "lanes", options.lanes);
-    take(sizes, "lane_bytes", options.lane_bytes);
-    take(sizes, "soft_bytes", options.soft_bytes);
-    take(sizes, "journal_records", options.journal_records);
-    if (const auto spill = size_of(sizes, "spill_bytes")) options.spill_bytes = spill;
-    take(sizes, "group_rows", options.group_rows);
-    take(sizes, "requests", options.requests);
-    take(sizes, "request_bytes", options.request_bytes);
-    take(sizes, "ledger_bytes", options.ledger_bytes);
-    take(sizes, "durable", options.durable);
+    take(found.ring, "lanes", options.lanes);
+    take(found.ring, "lane_bytes", options.lane_bytes);
+    take(found.ring, "soft_bytes", options.soft_bytes);
+    take(found.ring, "journal_records", options.journal_records);
+    if (const auto spill = found.ring.size("spill_bytes")) options.spill_bytes = spill;
+    take(found.ring, "group_rows", options.group_rows);
+    take(found.ring, "requests", options.requests);
+    take(found.ring, "request_bytes", options.request_bytes);
+    take(found.ring, "ledger_bytes", options.ledger_bytes);
+    take(found.ring, "durable", options.durable);
     options.schema = found.schema;
     options.ledger_dir = ledger_dir;
     return options;
