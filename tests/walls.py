@@ -55,6 +55,7 @@ KIT = {
     "lib/base/fault_point.hpp": ("requests", "store"),
     "lib/base/fd.hpp": ("ledger", "recording"),
     "lib/base/human.hpp": ("ledger", "requests", "store"),
+    "lib/base/quiet_thread.hpp": ("ledger", "store"),
     "lib/base/round_up.hpp": ("memory", "requests"),
     "lib/base/xxh3.hpp": ("ledger", "recording"),
     "lib/shm/companion.hpp": ("requests",),

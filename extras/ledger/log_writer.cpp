@@ -1,17 +1,15 @@
 #include "log_writer.hpp"
 
 #include <fmt/core.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "human.hpp"
+#include "quiet_thread.hpp"
 #include "xxh3.hpp"
 
 namespace rollring::ledger {
@@ -53,18 +51,7 @@ void LogWriter::write_last_index() {
 }
 
 Result<void> LogWriter::start() {
-    // Signals are for the caller's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    try {
-        thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& refusal) {
-        error = refusal.code().value();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int error = start_quiet_thread(thread_, [this] { run(); });
     if (error == 0) return {};
     return failed(Errc::system, error, "cannot start the ledger's thread");
 }

@@ -2,16 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <system_error>
 #include <utility>
 
 #include "file_names.hpp"
+#include "quiet_thread.hpp"
 
 namespace rollring::ledger {
 namespace {
@@ -80,18 +79,7 @@ RecordStream::~RecordStream() {
 }
 
 Result<void> RecordStream::start() {
-    // Signals are for the caller's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    try {
-        thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& refusal) {
-        error = refusal.code().value();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int error = start_quiet_thread(thread_, [this] { run(); });
     if (error == 0) return {};
     return failed(Errc::system, error, "cannot start the thread that reads the ledger");
 }

@@ -1,12 +1,9 @@
 #include "rollring/extras/store.hpp"
 
 #include <fmt/core.h>
-#include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +11,7 @@
 #include "human.hpp"
 #include "keeper.hpp"
 #include "liveness.hpp"
+#include "quiet_thread.hpp"
 #include "rollring/ring.hpp"
 #include "stored.hpp"
 #include "writer_lanes.hpp"
@@ -112,18 +110,7 @@ Result<void> Store::Impl::check() const {
 }
 
 Result<void> Store::Impl::start() {
-    // Signals are for the caller's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    try {
-        keeper = std::thread([this] { keep(); });
-    } catch (const std::system_error& refusal) {
-        error = refusal.code().value();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int error = start_quiet_thread(keeper, [this] { keep(); });
     if (error == 0) return {};
     return failed(Errc::system, error, "cannot start the store's thread");
 }

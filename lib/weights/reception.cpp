@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <iterator>
 #include <system_error>
 
 #include "doorbell.hpp"
+#include "quiet_thread.hpp"
 
 namespace rollring::weights {
 
@@ -67,18 +67,7 @@ Result<std::unique_ptr<Reception>> Reception::open(Listener listener, const Fact
     if (!made->stop_) {
         return failed(Errc::system, errno, "cannot make an eventfd");
     }
-    // Signals are for the caller's threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = 0;
-    try {
-        made->thread_ = std::thread([self = made.get()] { self->serve(); });
-    } catch (const std::system_error& refusal) {
-        error = refusal.code().value();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    const int error = start_quiet_thread(made->thread_, [self = made.get()] { self->serve(); });
     if (error == 0) return made;
     return failed(Errc::system, error, "cannot start the publisher's thread");
 }
