@@ -9,6 +9,7 @@
 #include "cli/terminal/colour.hpp"
 #include "cli/terminal/quantity.hpp"
 #include "cli/terminal/table.hpp"
+#include "rollring/ring.hpp"
 #include "rollring/weights.hpp"
 
 namespace rollring::cli {

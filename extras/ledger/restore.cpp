@@ -13,6 +13,7 @@
 #include "ledger_layout.hpp"
 #include "ledger_scan.hpp"
 #include "liveness.hpp"
+#include "log_writer.hpp"
 #include "parked_file.hpp"
 #include "record_stream.hpp"
 #include "restored_map.hpp"

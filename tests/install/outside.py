@@ -110,10 +110,12 @@ def check_cmake(scratch, library, environment):
         return
     project = scratch / "cmake"
     project.mkdir()
+    series = re.search(r"^  version: '(\d+\.\d+)\.", (source / "meson.build").read_text(),
+                       flags=re.MULTILINE)[1]
     (project / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.20)\n"
         "project(other CXX)\n"
-        "find_package(rollring 0.1 REQUIRED)\n"
+        f"find_package(rollring {series} REQUIRED)\n"
         f"add_executable(consumer {source}/examples/consumer.cpp)\n"
         "target_link_libraries(consumer rollring::rollring)\n")
     run("cmake", "-G", "Unix Makefiles", "-S", project, "-B", project / "build",
