@@ -143,7 +143,7 @@ struct SubscriberPage {
     std::atomic<std::uint32_t> state;  // a SubscriberState
     std::atomic<std::uint32_t> closed;
     std::atomic<std::uint32_t> pid;
-    std::uint32_t reserved;
+    std::atomic<std::uint32_t> attached;  // 1: all ranks that it needs have admitted it
     std::atomic<std::uint64_t> gpu[2];
     SharedText<32> name;
     SharedText<1024> problem;

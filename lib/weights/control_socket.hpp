@@ -33,7 +33,7 @@ enum class MessageKind : std::uint32_t {
     refusal,               // code, text
     ready,                 // a subscriber has mapped everything and holds its byte -> admitted
     admitted,              // -> confirmed
-    confirmed,             // the subscriber stays: it counts as attached
+    confirmed,             // the subscriber is attached, as its page says, and counts
     want_slot,             // seat -> slot
     slot,                  // one ticket, its descriptor
     refuses,  // name, pid, text, ring_id, token: an engine without a seat takes no version -> noted

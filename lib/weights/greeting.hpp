@@ -2,8 +2,10 @@
 // The first contact of the two ends of a channel: names, waits, the first messages on a connection,
 // and the reason of an engine that does not stay.
 
+#include <cstdint>
 #include <functional>
 #include <string_view>
+#include <type_traits>
 
 #include "control_socket.hpp"
 #include "manifest.hpp"
@@ -27,6 +29,14 @@ class Patience {
     bool over();
     // This process itself has worked for this long, which does not count as waiting for others.
     void extend(std::int64_t worked_ns);
+    // Extends by the time of this work.
+    template <class Work>
+    std::invoke_result_t<Work> work(const Work& work) {
+        const std::int64_t from_ns = monotonic_ns();
+        auto done = work();
+        extend(monotonic_ns() - from_ns);
+        return done;
+    }
     // As receive_message(), in pieces.
     Result<Received> receive(int socket);
 

@@ -69,20 +69,43 @@ void Seats::join(SeatId id) {
     Seat& seat = seats_[id.seat];
     if (seat.epoch != id.epoch || seat.state != Seat::State::joining) return;
     seat.state = Seat::State::joined;
+    if (!together_) let_read(id.seat);
+}
+
+void Seats::let_read(std::uint32_t seat) {
     if (publication_ == 0 || !joinable_ || !still_whole()) return;
-    const SubscriberPage* at = page(id.seat);
+    const SubscriberPage* at = page(seat);
     if (at != nullptr && observe(at->live_version) >= version_) return;
-    readers_.set(id.seat);
+    readers_.set(seat);
     for (auto& slot : slots_) {
-        if (slot->publication == publication_) slot->readers.set(id.seat);
+        if (slot->publication == publication_) slot->readers.set(seat);
     }
-    store_release(control_->admission(id.seat).reads, publication_);
+    store_release(control_->admission(seat).reads, publication_);
+    ring_plain(control_->bell(ControlOffsets::subscriber_bell(seat)));
 }
 
 void Seats::confirm(SeatId id) {
     const std::scoped_lock lock(mutex_);
     Seat& seat = seats_[id.seat];
-    if (seat.epoch == id.epoch && seat.state == Seat::State::joined) seat.confirmed = true;
+    if (seat.epoch != id.epoch || seat.state != Seat::State::joined || seat.confirmed) return;
+    seat.confirmed = true;
+    if (together_) let_read(id.seat);
+}
+
+void Seats::confirm_attached() {
+    if (!together_) return;
+    for (std::uint32_t i = 0; i < seats_.size(); i++) {
+        Seat& seat = seats_[i];
+        const SubscriberPage* at = page(i);
+        if (seat.state != Seat::State::joined || seat.confirmed || at == nullptr) continue;
+        if (observe(at->attached) == 0) continue;
+        seat.confirmed = true;
+        let_read(i);
+    }
+}
+
+bool Seats::takes_part(std::uint32_t seat) const {
+    return seats_[seat].state == Seat::State::joined && (seats_[seat].confirmed || !together_);
 }
 
 void Seats::vacate(SeatId id) {
@@ -166,7 +189,7 @@ bool Seats::passed(std::uint32_t seat, const Slot& slot) const {
 }
 
 bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
-    if (seats_[seat].state != Seat::State::joined) return false;
+    if (!takes_part(seat)) return false;
     const SubscriberPage* at = page(seat);
     if (at == nullptr) return false;
     const bool poisoned =
@@ -178,6 +201,7 @@ bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
 void Seats::open(const Publication& publication, bool only_behind) {
     {
         const std::scoped_lock lock(mutex_);
+        confirm_attached();
         publication_ = publication.number();
         version_ = publication.version();
         first_part_number_ = next_part_number_ = publication.next_part_number();
@@ -187,7 +211,7 @@ void Seats::open(const Publication& publication, bool only_behind) {
         open_ = true;
         readers_.reset();
         for (std::uint32_t i = 0; i < seats_.size(); i++) {
-            readers_[i] = only_behind ? lacks(i, version_) : seats_[i].state == Seat::State::joined;
+            readers_[i] = only_behind ? lacks(i, version_) : takes_part(i);
             if (readers_[i]) store_release(control_->admission(i).reads, publication_);
         }
     }
@@ -232,7 +256,7 @@ void Seats::offer_again(const Publication& publication, std::span<const std::uin
     ended_.clear();
     readers_.reset();
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        const SubscriberPage* at = seats_[i].state == Seat::State::joined ? page(i) : nullptr;
+        const SubscriberPage* at = takes_part(i) ? page(i) : nullptr;
         readers_[i] = at != nullptr &&
                       (observe(at->live_version) < version_ ||
                        observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned));
@@ -330,6 +354,7 @@ bool Seats::expel(const std::string& name) {
 
 Seats::Progress Seats::progress(bool with_names) {
     const std::scoped_lock lock(mutex_);
+    confirm_attached();
     Progress now{.waiting = {}, .rejected = rejected_, .ended = ended_};
     for (std::uint32_t i = 0; i < seats_.size(); i++) {
         if (!readers_[i]) continue;

@@ -24,7 +24,7 @@ struct Seat {
     State state = State::free;
     std::uint64_t epoch = 0;
     std::string name;
-    bool confirmed = false;  // it has confirmed that it joined
+    bool confirmed = false;  // it is attached, at other ranks too
 };
 
 // A slot, and its possible readers.
@@ -50,9 +50,10 @@ class Seats {
     // busy: the name is taken, or no seat is left.
     Result<SeatId> reserve(const std::string& name);
     // It has mapped everything. It must read the current publication if that can still be read from
-    // its start.
+    // its start; if it attaches to other ranks, too, not before it has confirmed.
     void join(SeatId id);
-    // It has confirmed that, and counts from now on. A subscriber that gave up before never counts.
+    // It is attached, and counts from now on. A subscriber that gave up before never counts, and no
+    // version of a sharded trainer notices.
     void confirm(SeatId id);
     // Its connection is closed, or its byte is free: frees its slots.
     void vacate(SeatId id);
@@ -123,6 +124,11 @@ class Seats {
   private:
     [[nodiscard]] const SubscriberPage* page(std::uint32_t seat) const;
     [[nodiscard]] bool passed(std::uint32_t seat, const Slot& slot) const;
+    // Whether versions are for it.
+    [[nodiscard]] bool takes_part(std::uint32_t seat) const;
+    void let_read(std::uint32_t seat);
+    // Of a sharded trainer: those whose word is here before their message.
+    void confirm_attached();
     void free_seat(std::uint32_t seat);
     void keep_rejection(std::uint32_t seat);
     void note_ended(std::uint32_t seat);

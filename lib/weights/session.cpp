@@ -49,9 +49,8 @@ Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint3
                                                     answer->message.ranks));
     }
     std::unique_ptr<Session> made(new Session(ring, own.options, own.holding));
-    made->welcomed_ns_ = monotonic_ns();
     made->socket_ = ProcessFd(std::move(*socket));
-    auto accepted = made->accept(std::move(*answer), own.gpus);
+    auto accepted = patience.work([&] { return made->accept(std::move(*answer), own.gpus); });
     if (accepted) return made;
     made->tell_refusal(own.link, accepted.error().message);
     return std::unexpected(accepted.error());
@@ -100,23 +99,35 @@ Result<void> Session::open_backend(const device::Gpus& gpus) {
     return {};
 }
 
-Result<void> Session::enter(Patience& patience) {
-    patience.extend(monotonic_ns() - welcomed_ns_);
-    if (auto seated = take_seat(patience); !seated) return seated;
-    if (auto sent = send_message(socket_.get(), make_message(MessageKind::ready)); !sent) {
-        return sent;
+// Each step at all publishers before the next one: a publisher refuses at its welcome, and an
+// engine that cannot continue finds out before any publisher has admitted it.
+Result<void> Session::enter(std::span<Session* const> sessions, Patience& patience) {
+    for (Session* one : sessions) {
+        if (auto seated = one->take_seat(patience); !seated) return seated;
     }
-    const auto admitted = patience.receive(socket_.get());
-    if (!admitted) return std::unexpected(admitted.error());
-    if (admitted->message.kind != MessageKind::admitted) {
-        return refused(Errc::bad_manifest, "the publisher refused: " + text_of(admitted->message));
+    for (const Session* one : sessions) {
+        auto sent = send_message(one->socket_.get(), make_message(MessageKind::ready));
+        if (!sent) return sent;
+    }
+    for (Session* one : sessions) {
+        if (auto admitted = one->wait_admitted(patience); !admitted) return admitted;
     }
     FAULT_POINT("weights.admitted");
-    if (auto sent = send_message(socket_.get(), make_message(MessageKind::confirmed)); !sent) {
-        return sent;
+    // The word first: a version that is begun from here on waits for this engine.
+    for (const Session* one : sessions) store_release(one->own().attached, 1U);
+    for (const Session* one : sessions) {
+        auto sent = send_message(one->socket_.get(), make_message(MessageKind::confirmed));
+        if (!sent) return sent;
     }
     FAULT_POINT("weights.attached");
     return {};
+}
+
+Result<void> Session::wait_admitted(Patience& patience) {
+    const auto admitted = patience.receive(socket_.get());
+    if (!admitted) return std::unexpected(admitted.error());
+    if (admitted->message.kind == MessageKind::admitted) return {};
+    return refused(Errc::bad_manifest, "the publisher refused: " + text_of(admitted->message));
 }
 
 Result<void> Session::take_seat(Patience& patience) {
@@ -141,6 +152,7 @@ Result<void> Session::take_seat(Patience& patience) {
     poke(page.live_version, holding_->live_version());
     poke(page.state, static_cast<std::uint32_t>(SubscriberState::ready));
     poke(page.closed, 0U);
+    poke(page.attached, 0U);
     poke(page.delta_version, std::uint64_t{0});
     poke(page.answered, std::uint64_t{0});
     poke(page.takes_requests, options_.rollback_when_asked ? 1U : 0U);

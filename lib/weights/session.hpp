@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,9 +76,10 @@ class Session {
                                                  const Own& own, Patience& patience);
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
-    // Takes the seat, waits to be admitted, and confirms: from then on the publisher counts this
-    // engine. This process's own work since the welcome does not count as waiting.
-    Result<void> enter(Patience& patience);
+    // Takes the seats at all these publishers, waits until all have admitted this engine, and
+    // confirms that to all: from then on they count it. Until then it holds up no version of a
+    // sharded trainer, and aborts none. Call it once; close the sessions after an error.
+    static Result<void> enter(std::span<Session* const> sessions, Patience& patience);
     // Tells the publisher why this engine, which has no seat yet, takes no version.
     void tell_refusal(const RingLink& link, std::string_view why) const;
     // Unmaps everything and tells the publisher. False: the device may still read, so this must not
@@ -145,6 +147,7 @@ class Session {
     Result<void> accept(Received welcome, const device::Gpus& gpus);
     Result<void> open_backend(const device::Gpus& gpus);
     Result<void> take_seat(Patience& patience);
+    Result<void> wait_admitted(Patience& patience);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     [[nodiscard]] std::unexpected<Error> late(std::string_view what) const;
     [[nodiscard]] Bell& own_bell() const {
@@ -160,7 +163,6 @@ class Session {
     const Holding* holding_;
     mutable Interruption interruption_{};
     ProcessFd socket_;
-    std::int64_t welcomed_ns_ = 0;
     std::optional<PeerControl> control_;
     std::optional<LifeLock> life_;
     std::uint32_t seat_ = 0;

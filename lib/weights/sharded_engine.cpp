@@ -24,6 +24,9 @@ Result<WeightLayout> check_options(const SubscriberOptions& options) {
                        "an engine with a layout attaches to all ranks, and stages in their slots: "
                        "name no rank and no staging");
     }
+    if (auto named = check_end_name("subscriber", options.name); !named) {
+        return std::unexpected(named.error());
+    }
     auto layout = WeightLayout::from_bytes(options.layout);
     if (!layout) return layout;
     const auto memories = layout->memories();
@@ -43,7 +46,6 @@ std::unexpected<Error> only_loads() {
 
 }  // namespace
 
-// NOLINTNEXTLINE(readability-function-size): one attempt is one piece
 Result<std::unique_ptr<ShardedEngine>> ShardedEngine::attach(std::string_view ring,
                                                              std::span<const WeightTensor> into,
                                                              const SubscriberOptions& options,
@@ -55,32 +57,42 @@ Result<std::unique_ptr<ShardedEngine>> ShardedEngine::attach(std::string_view ri
     return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
         const auto ranks = manifests_of_ranks(ring, link, options.name, patience);
         if (!ranks) return std::unexpected(ranks.error());
-        auto sources = shard_sources(*ranks, *layout, into, options, gpus);
+        auto sources =
+            patience.work([&] { return shard_sources(*ranks, *layout, into, options, gpus); });
         if (!sources) return std::unexpected(sources.error());
         auto writable = RingLink::attach(ring, patience.piece(), true);
         if (!writable) return std::unexpected(writable.error());
         std::unique_ptr<ShardedEngine> made(
             new ShardedEngine(std::move(*writable), options.held_version));
         made->tensors_ = std::move(sources->tensors);
-        SubscriberOptions one = options;
-        one.in_place = false;
-        one.partial = true;
-        for (std::uint32_t rank = 0; rank < ranks->size(); rank++) {
-            one.rank = rank;
-            auto end = SubscriberImpl::attach(ring, sources->into[rank], one, gpus, deadline);
-            if (!end) {
-                made->shut_down();
-                return std::unexpected(end.error());
-            }
-            made->ends_.push_back(std::move(*end));
-            if (made->ends_.back()->manifest().hash != (*ranks)[rank].hash) {
-                made->shut_down();
-                return refused(Errc::peer_gone,
-                               fmt::format("rank {} of the trainer was started again", rank));
-            }
-        }
-        return made;
+        auto joined = made->join(ring, *ranks, sources->into, {options, gpus}, patience);
+        if (joined) return made;
+        made->shut_down();
+        return std::unexpected(joined.error());
     });
+}
+
+Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest> ranks,
+                                 std::span<const std::vector<WeightTensor>> into, const Own& own,
+                                 Patience& patience) {
+    SubscriberOptions one = own.options;
+    one.in_place = false;
+    one.partial = true;
+    std::vector<Session*> sessions;
+    for (std::uint32_t rank = 0; rank < ranks.size(); rank++) {
+        one.rank = rank;
+        auto link = attach_ring(ring, patience);
+        if (!link) return std::unexpected(link.error());
+        auto end = std::make_unique<SubscriberImpl>(one, std::move(*link));
+        if (auto met = end->meet(ring, into[rank], own.gpus, patience); !met) return met;
+        sessions.push_back(&end->session());
+        ends_.push_back(std::move(end));
+        if (ends_.back()->manifest().hash != ranks[rank].hash) {
+            return refused(Errc::peer_gone,
+                           fmt::format("rank {} of the trainer was started again", rank));
+        }
+    }
+    return Session::enter(sessions, patience);
 }
 
 bool ShardedEngine::shut_down() {

@@ -4,10 +4,15 @@
 #include <atomic>
 #include <expected>
 #include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine_end.hpp"
+#include "gpus.hpp"
+#include "greeting.hpp"
+#include "manifest.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring::weights {
@@ -53,9 +58,17 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     }
 
   private:
+    struct Own {
+        const SubscriberOptions& options;
+        const device::Gpus& gpus;
+    };
     ShardedEngine(RingLink link, std::int64_t held_version)
         : link_(std::move(link)), holding_(held_version) {}
 
+    // Meets all ranks of these manifests, and takes a seat at each, or at none that counts.
+    Result<void> join(std::string_view ring, std::span<const Manifest> ranks,
+                      std::span<const std::vector<WeightTensor>> into, const Own& own,
+                      Patience& patience);
     // Waits at the end of one rank in slices, and looks at the others in between if `all_live`:
     // peer_gone. timed_out at the deadline, or after interrupt().
     template <class Step>

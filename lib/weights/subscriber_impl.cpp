@@ -31,9 +31,12 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
         return std::unexpected(named.error());
     }
     return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
-        std::unique_ptr<SubscriberImpl> made(new SubscriberImpl(options, std::move(link)));
+        auto made = std::make_unique<SubscriberImpl>(options, std::move(link));
         const auto met = made->meet(ring, into, gpus, patience);
         if (!met) return std::unexpected(met.error());
+        Session* const session = made->session_.get();
+        const auto entered = Session::enter({&session, 1}, patience);
+        if (!entered) return std::unexpected(entered.error());
         return made;
     });
 }
@@ -64,8 +67,8 @@ Result<void> SubscriberImpl::meet(std::string_view ring, std::span<const WeightT
     auto session = Session::meet(ring, *rank, {options_, link_, gpus, holding_}, patience);
     if (!session) return std::unexpected(session.error());
     session_ = std::move(*session);
-    auto fitting = fit(ring, into);
-    if (fitting) return session_->enter(patience);
+    auto fitting = patience.work([&] { return fit(ring, into); });
+    if (fitting) return {};
     session_->tell_refusal(link_, fitting.error().message);
     return fitting;
 }

@@ -29,6 +29,15 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      const device::Gpus& gpus, Deadline deadline);
+    // It has met no publisher yet; call meet() before anything else.
+    SubscriberImpl(const SubscriberOptions& options, RingLink link)
+        : options_(options), link_(std::move(link)), holding_(options.held_version) {
+        if (options.staging == Staging::delta) options_.in_place = false;
+    }
+    // Says hello, and compares the tensors with the published ones. It takes no seat:
+    // Session::enter().
+    Result<void> meet(std::string_view ring, std::span<const WeightTensor> into,
+                      const device::Gpus& gpus, Patience& patience);
     bool shut_down() override;
     void interrupt() override { session_->interrupt(); }
     [[nodiscard]] Result<void> check_process() const override { return session_->check_process(); }
@@ -84,13 +93,6 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::int64_t publisher_id() const override { return session_->publisher_id(); }
 
   private:
-    SubscriberImpl(const SubscriberOptions& options, RingLink link)
-        : options_(options), link_(std::move(link)), holding_(options.held_version) {
-        if (options.staging == Staging::delta) options_.in_place = false;
-    }
-    Result<void> meet(std::string_view ring, std::span<const WeightTensor> into,
-                      const device::Gpus& gpus, Patience& patience);
-
     [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
     Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);

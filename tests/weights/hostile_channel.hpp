@@ -10,7 +10,7 @@
 
 #include "channel.hpp"
 #include "control_socket.hpp"
-#include "ring_link.hpp"
+#include "stranger.hpp"
 
 namespace rollring::test {
 
@@ -50,13 +50,7 @@ class Channel {
         return std::move(*socket);
     }
     [[nodiscard]] Message hello(MessageKind kind = MessageKind::hello_subscriber) const {
-        const auto link = RingLink::attach(ring.name(), patience(), false);
-        REQUIRE_OK(link);
-        Message message = make_message(kind);
-        message.ring_id = link->ring_id();
-        message.token = link->token();
-        std::strcpy(message.name, "stranger");
-        return message;
+        return hello_on(ring, kind);
     }
     // Until the publisher has as many descriptors as before: it has closed those that strangers
     // opened.
