@@ -189,7 +189,7 @@ def test_what_is_refused(ring: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = made_engine()
     assert not engine.supports_draft_weight_update
     with pytest.raises(rr.InvalidArgumentError, match="out_of_place, in_place"):
-        engine.parse_init_info({"ring": ring, "staging": "beside"})
+        engine.init_transfer_engine(engine.parse_init_info({"ring": ring, "staging": "beside"}))
     with pytest.raises(rr.PeerGoneError, match="init_weight_transfer_engine"):
         engine.start_weight_update()
     asleep = SimpleNamespace(tag="weights", is_asleep=True)
