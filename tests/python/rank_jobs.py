@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BEGINS = "begins"
+BEGINS = "[begins]"
 PATIENCE = 300.0  # seconds until ranks have ended that have no more to do
 
 
@@ -28,9 +28,11 @@ class RankJob:
 
     def __enter__(self) -> RankJob:
         assert self._job.stdout is not None
-        while self._said.count(BEGINS) < self._ranks:
+        begun = 0  # words, not lines: all ranks write to one pipe, and a word and its end are two
+        while begun < self._ranks:
             line = self._job.stdout.readline()
             assert line, self.end()[1]  # it has ended
+            begun += line.count(BEGINS)
             self._said.append(line.rstrip("\n"))
         return self
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import titan_shard_ranks  # noqa: E402  needs torch
 from cut_engines import CutEngines  # noqa: E402  needs torch
-from rank_jobs import RankJob  # noqa: E402
+from rank_jobs import BEGINS, RankJob  # noqa: E402
 from rollring.integrations.torchtitan._shards import rows_between, tensor_of  # noqa: E402
 
 JOB = Path(__file__).parent / "titan_shard_ranks.py"
@@ -45,6 +45,16 @@ def test_shards_of_every_step_go_to_engines_of_another_cut(
             whole = titan_shard_ranks.Adapter().to_hf(titan_shard_ranks.wanted(step))
             for name, served in engines.whole().items():
                 assert torch.equal(served, whole[name].to(served.dtype)), name
+
+
+@pytest.mark.slow
+def test_ranks_have_begun_whose_words_are_on_one_line(tmp_path: Path) -> None:
+    program = tmp_path / "ranks.py"
+    program.write_text(
+        f"import os\nif os.environ['RANK'] == '0':\n    print('a {BEGINS}{BEGINS}')\n"
+    )
+    with RankJob(2, program):
+        pass
 
 
 @pytest.mark.slow
