@@ -162,23 +162,37 @@ class Calls:
                 "peer_gone",
             )
 
-    def end(self, begun: Future[None]) -> None:
-        """Wait for its end. Raises as `check`."""
+    def follow(self, begun: Future[None]) -> None:
+        """Wait for its end. Raises as `check`, at the first failure: the others' calls may be under
+        way then, for as long as their version is not given up. `linger` waits for those.
+        """
         while not wait([begun], LOOK_S).done:
             self.check(begun)
         begun.result()
 
+    def end(self, begun: Future[None]) -> None:
+        """As `follow`, but when it raises no call is under way, other than to the server of an
+        engine that has died: the engines that are left have paused, or label their tokens anew.
+        """
+        try:
+            self.follow(begun)
+        except Exception:
+            self.linger(begun)
+            raise
+
     def linger(self, begun: Future[None]) -> None:
-        """After a version that is given up: wait for the end of its calls, which is near, but not
-        for the server of an engine that has died.
+        """After a failure: wait for the end of all calls, which is near, but not for the server of
+        an engine that has died.
         """
         while not wait([begun], LOOK_S).done:
             if self._is_silent():
                 _log.warning("the server of a dead engine does not answer, and is not waited for")
+                self._over.set()
                 break
-        self._over.set()
+        # Behind a failure no further step is taken, but calls of this one may not have begun yet.
         if isinstance(self._guarded, FleetClient):
             self._guarded.settle()
+        self._over.set()
 
     def _is_silent(self) -> bool:
         """Whether an engine has been gone so long that its server would have answered."""

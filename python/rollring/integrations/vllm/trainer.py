@@ -197,7 +197,8 @@ class RollringTrainer(TrainerEngine):
         On every rank. If it raises, the version is given up, and engines serve the one before
         (those that load in place may be POISONED, which their log and the error say, until the
         next version). Those that were paused go on then, but not where one is POISONED, nor where
-        the finish has failed: the next version, or vLLM's own call, lets them.
+        the finish has failed: the next version, or vLLM's own call, lets them. Where the finish has
+        failed for some engines, the others serve the new version and label their tokens with it.
 
         Args:
             version: Above all that the ring has had; None: one above. It is the label that vLLM
@@ -263,7 +264,7 @@ class RollringTrainer(TrainerEngine):
                     check = partial(self._calls.check, told)
                     self._put(transaction, check)
                     if not self._info.one_call:
-                        self._calls.end(told)
+                        self._calls.follow(told)  # the others end once the version is given up
                     checked.result()
                     if self._info.one_call:  # which waits for the commit
                         put_checked(transaction.commit, check, self._info.deadline_s)
