@@ -98,6 +98,8 @@ struct Stash::Impl {
 
     // In stash_ledger.cpp.
     [[nodiscard]] Result<void> open_ledger(std::string_view ring);
+    // Whether all records were read that lay in the spill when this stash was opened.
+    [[nodiscard]] bool spill_was_read() const;
     void show_durable(std::uint32_t lane, std::uint32_t epoch, std::uint64_t records_below);
     [[nodiscard]] Result<std::uint64_t> settle_in_ledger(const Receipt& receipt) const;
     // Of a batch, which may be `dropped` instead of acknowledged.

@@ -38,20 +38,28 @@ Result<void> Stash::Impl::open_ledger(std::string_view ring) {
             Errc::unsupported,
             fmt::format("ring {} has a ledger, and this program is linked without them", ring));
     }
-    auto opened =
-        open({.plan = place,
-              .ring = ring,
-              .ring_id = core.map().ring_id(),
-              .schema = core.map().schema(),
-              .sizes = sizes_of(core.map().segment()),
-              .show = [this](std::uint32_t lane, std::uint32_t epoch, std::uint64_t records_below) {
-                  show_durable(lane, epoch, records_below);
-              }});
+    auto opened = open(
+        {.plan = place,
+         .ring = ring,
+         .ring_id = core.map().ring_id(),
+         .schema = core.map().schema(),
+         .sizes = sizes_of(core.map().segment()),
+         .show = [this](std::uint32_t lane, std::uint32_t epoch,
+                        std::uint64_t records_below) { show_durable(lane, epoch, records_below); },
+         .moved_are_read = [this] { return spill_was_read(); }});
     if (!opened) return std::unexpected(opened.error());
     ledger = std::move(*opened);
     // The trainer goes on from a checkpoint of an earlier ring.
     core.continue_after(ledger->settled_step());
     return {};
+}
+
+bool Stash::Impl::spill_was_read() const {
+    const ProducerRoster& roster = core.roster();
+    const std::uint32_t lane = core.map().geometry().spill_lane();
+    if (!roster.has(lane)) return true;
+    const LaneFeed& spill = roster.feed(lane);
+    return spill.quarantined() || spill.read_position() >= spill.restart_at();
 }
 
 void Stash::Impl::show_durable(std::uint32_t lane, std::uint32_t epoch,

@@ -91,6 +91,9 @@ struct LedgerRequest {
     // Shows that the ledger has all records of the lane's epoch below this sequence. Another thread
     // may call it, until the ledger is destroyed.
     std::function<void(std::uint32_t lane, std::uint32_t epoch, std::uint64_t records)> show;
+    // Whether the stash has read all records that an earlier one had moved out of their lanes.
+    // Until then, a later record of the lane says nothing about the earlier ones.
+    std::function<bool()> moved_are_read;
 };
 
 using OpenStashLedger = Result<std::unique_ptr<StashLedger>> (*)(LedgerRequest request);

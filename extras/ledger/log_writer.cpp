@@ -165,6 +165,7 @@ void LogWriter::mark(const Mark& mark) {
     const std::scoped_lock held(guard_);
     if (!problem_.empty()) return;
     Chunk& chunk = open_chunk(0);
+    chunk.ticket = next_ticket_++;  // also if it is alone there
     const auto found = std::ranges::find(chunk.marks, mark.lane, &Mark::lane);
     if (found != chunk.marks.end()) {
         *found = mark;

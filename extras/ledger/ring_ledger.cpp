@@ -191,6 +191,7 @@ RingLedger::RingLedger(ProcessFd locked, Contents contents, const LedgerRequest&
       ring_id_(request.ring_id),
       waits_for_each_(request.plan.durable == Durable::record),
       book_(std::move(contents.book)),
+      moved_are_read_(request.moved_are_read),
       log_(plan_of(request, [this] { return so_far(); }), contents.segments, contents.next_segment,
            [show = request.show](const Mark& mark) { show(mark.lane, mark.epoch, mark.records); }) {
     for (const SegmentSize& one : contents.segments) segments_.push_back(one.number);
@@ -273,8 +274,14 @@ void RingLedger::append_numbers(Kind kind, std::span<const std::uint64_t> number
                 parts);
 }
 
+bool RingLedger::may_mark() {
+    if (moved_are_read_ && moved_are_read_()) moved_are_read_ = nullptr;
+    return !moved_are_read_;
+}
+
 void RingLedger::end_turn() {
-    if (read_.empty() && marks_.empty() && gone_.empty() && again_.empty()) return;
+    const bool marks = !marks_.empty() && may_mark();
+    if (read_.empty() && !marks && gone_.empty() && again_.empty()) return;
     if (!again_.empty()) {
         append_numbers(Kind::again, again_);
         book_.give_again(std::exchange(again_, {}));
@@ -295,8 +302,10 @@ void RingLedger::end_turn() {
         remove_empty_segments();
         empty_oldest_segment();
     }
-    for (const Mark& mark : marks_) log_.mark(mark);
-    marks_.clear();
+    if (marks) {
+        for (const Mark& mark : marks_) log_.mark(mark);
+        marks_.clear();
+    }
     ticket_ = log_.hand_over();
 }
 

@@ -3,6 +3,7 @@
 // LogWriter knows the disk.
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,7 @@ class RingLedger : public StashLedger {
     [[nodiscard]] Identity identity_of(const Record& record) const {
         return {ring_id_, record.producer_lane, record.producer_epoch, record.sequence};
     }
+    [[nodiscard]] bool may_mark();
     void append_record(const Record& record);
     void append_numbers(Kind kind, std::span<const std::uint64_t> numbers, std::uint64_t batch = 0,
                         std::int64_t step = recording::no_step);
@@ -75,7 +77,8 @@ class RingLedger : public StashLedger {
     // Records of the ledger that the ring is to give, or to give again: a full ledger takes them,
     // as otherwise no batch could come of them, and nothing could make room.
     std::unordered_set<std::uint64_t> unread_;
-    std::vector<Mark> marks_;  // one a lane
+    std::vector<Mark> marks_;               // one a lane
+    std::function<bool()> moved_are_read_;  // empty once they are
     std::vector<std::uint64_t> gone_;
     std::vector<std::uint64_t> again_;
     std::vector<std::uint64_t> acked_;  // by the last begin_ack()

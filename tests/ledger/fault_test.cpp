@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <set>
 
 #include "faulty_disk.hpp"
 #include "support/in_child.hpp"
@@ -60,31 +59,6 @@ std::pair<int, std::uint32_t> sent_as(std::uint64_t n) {
     return n % 2 == 1 ? std::pair{round, 0U} : std::pair{round - 1, 1U};
 }
 
-using Members = std::set<std::pair<std::string, std::uint32_t>>;
-
-// The members that a restore gives, each of them once, with its bytes.
-Members restored_members(const std::filesystem::path& directory) {
-    const RestoredRing again(directory, {.ledger_dir = directory.string() + ".new"});
-    Members members;
-    auto stash = open_stash(again.name());
-    for (const std::string& prompt : train_all(*stash)) {
-        CHECK(members.emplace(prompt, 0).second);
-        CHECK(members.emplace(prompt, 1).second);
-    }
-    for (const GroupStat& group : stash->explain(1000)) {
-        for (std::uint32_t i = 0; i < group.size; i++) {
-            if (std::ranges::find(group.missing, i) == group.missing.end()) {
-                CHECK(members.emplace(group.instance_id, i).second);
-            }
-        }
-    }
-    CHECK(stash->account().accepted.records == members.size());
-    CHECK(stash->account().dropped_total().records == 0);
-    stash.reset();  // its ledger's thread writes there
-    std::filesystem::remove_all(directory.string() + ".new");
-    return members;
-}
-
 struct Promised {
     std::uint64_t durable;    // records
     std::int64_t checkpoint;  // steps up to it are settled,
@@ -101,12 +75,6 @@ void check_members(const Members& given, const Promised& promised) {
         CHECK(number < pairs);
         CHECK(number > promised.checkpoint);
     }
-}
-
-std::uint64_t durable_of(const std::string& ring) {
-    const auto stat = stat_ring(ring);
-    REQUIRE(stat.has_value());
-    return stat->lanes.empty() ? 0 : stat->lanes.front().durable_records;
 }
 
 }  // namespace

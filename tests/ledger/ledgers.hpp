@@ -8,7 +8,9 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rollring/extras/ledger.hpp"
@@ -179,5 +181,36 @@ class RestoredRing {
     std::string name_;
     RestoreStat stat_{};
 };
+
+using Members = std::set<std::pair<std::string, std::uint32_t>>;
+
+// The members that a restore gives, each of them once, with its bytes.
+inline Members restored_members(const std::filesystem::path& directory) {
+    const RestoredRing again(directory, {.ledger_dir = directory.string() + ".new"});
+    Members members;
+    auto stash = open_stash(again.name());
+    for (const std::string& prompt : train_all(*stash)) {
+        CHECK(members.emplace(prompt, 0).second);
+        CHECK(members.emplace(prompt, 1).second);
+    }
+    for (const GroupStat& group : stash->explain(1000)) {
+        for (std::uint32_t i = 0; i < group.size; i++) {
+            if (std::ranges::find(group.missing, i) == group.missing.end()) {
+                CHECK(members.emplace(group.instance_id, i).second);
+            }
+        }
+    }
+    CHECK(stash->account().accepted.records == members.size());
+    CHECK(stash->account().dropped_total().records == 0);
+    stash.reset();  // its ledger's thread writes there
+    std::filesystem::remove_all(directory.string() + ".new");
+    return members;
+}
+
+inline std::uint64_t durable_of(const std::string& ring) {
+    const auto stat = stat_ring(ring);
+    REQUIRE(stat.has_value());
+    return stat->lanes.empty() ? 0 : stat->lanes.front().durable_records;
+}
 
 }  // namespace rollring::test
