@@ -207,7 +207,12 @@ TEST_CASE("a seat whose last holder is still dying is waited for") {
     Fake fake;
     auto held = LifeLock::take(fake.control->memory().fd(), LifeByte::subscriber(0));
     REQUIRE_OK(held);
-    CHECK(refusal_of(fake, fake.truth(), 50) == Errc::busy);
+    // A machine with much to do may come to the seat later than the first of these deadlines.
+    std::optional<Errc> told = Errc::timed_out;
+    for (int ms = 50; told == Errc::timed_out && ms < 100'000; ms *= 2) {
+        told = refusal_of(fake, fake.truth(), ms);
+    }
+    CHECK(told == Errc::busy);
     std::atomic<bool> attaching = false;
     std::thread dying([&] {
         while (!attaching) nap();
