@@ -275,6 +275,25 @@ bool is_taken(const std::filesystem::path& path) {
     return file && alive(file.get(), claim());
 }
 
+bool exceeds(const std::filesystem::path& ledger_dir, std::uint64_t most_bytes,
+             std::uint64_t more_bytes) {
+    const auto files = parked_files(ledger_dir);
+    if (!files) return false;  // writing tells why
+    const auto size_of = [](const std::filesystem::path& path) {
+        std::error_code gone;
+        const std::uintmax_t bytes = std::filesystem::file_size(path, gone);
+        return gone ? 0 : bytes;
+    };
+    std::uint64_t bytes = more_bytes;
+    for (const auto& path : *files) bytes += size_of(path);
+    if (bytes <= most_bytes) return false;
+    // Only now, because it opens each file.
+    for (const auto& path : *files) {
+        if (is_taken(path)) bytes -= std::min<std::uint64_t>(size_of(path), bytes);
+    }
+    return bytes > most_bytes;
+}
+
 void remove_unfinished(const std::filesystem::path& ledger_dir) {
     const auto files = parked_files(ledger_dir, unfinished_ending);
     if (!files) return;

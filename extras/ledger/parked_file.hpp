@@ -77,6 +77,9 @@ using OfRing = std::function<bool(std::string_view ring)>;
 // Nothing: another process has it, or it is gone.
 [[nodiscard]] Result<std::optional<LifeLock>> take_file(const std::filesystem::path& path);
 [[nodiscard]] bool is_taken(const std::filesystem::path& path);
+// Whether the rollouts that no process has fill so many bytes, together with that many more.
+[[nodiscard]] bool exceeds(const std::filesystem::path& ledger_dir, std::uint64_t most_bytes,
+                           std::uint64_t more_bytes);
 // Those whose writer has died.
 void remove_unfinished(const std::filesystem::path& ledger_dir);
 

@@ -7,6 +7,7 @@
 
 #include "disk.hpp"
 #include "file_names.hpp"
+#include "human.hpp"
 #include "ledger_layout.hpp"
 #include "liveness.hpp"
 #include "parked_file.hpp"
@@ -94,6 +95,7 @@ struct Parking::Impl {
     std::string ring;
     std::uint64_t ring_id;
     std::filesystem::path ledger_dir;
+    std::uint64_t most_bytes;  // of parked rollouts
     Schema schema;
     std::atomic<std::int64_t> policy_version;  // the last that was seen
 
@@ -131,6 +133,7 @@ Result<Parking> Parking::open(std::string_view ring) {
     return Parking(std::unique_ptr<Impl>(new Impl{.ring = std::string(ring),
                                                   .ring_id = stat->ring_id,
                                                   .ledger_dir = stat->ledger_dir,
+                                                  .most_bytes = stat->ledger_bytes / 4,
                                                   .schema = std::move(stat->schema),
                                                   .policy_version = stat->policy_version}));
 }
@@ -148,6 +151,15 @@ Result<void> Parking::park(const Draft& draft, std::span<const std::byte> state,
             fmt::format("the rollout was not parked: {}{}{}", encoder.problem_column(),
                         encoder.problem_column().empty() ? "" : ": ",
                         encoder.problem().empty() ? "a column has no data" : encoder.problem()));
+    }
+    if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes, encoder.bytes() + state.size())) {
+        return refused(Errc::store_full,
+                       fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "
+                                   "quarter of the ring's ledger_bytes. Take some up, or create "
+                                   "the ring with more",
+                                   human_bytes(encoder.bytes() + state.size()),
+                                   ledger::parked_folder(impl_->ledger_dir).string(),
+                                   human_bytes(impl_->most_bytes)));
     }
     const std::int64_t version = impl_->present_version();
     auto written = ledger::write_parked(

@@ -53,7 +53,7 @@ enum class Errc : std::uint32_t {
     closed = 33,                // the object was closed, or its ring was removed
     too_large = 34,             // it can never fit
     stale_ticket = 35,          // the ticket's batch is no longer leased: stop reading it
-    store_full = 36,            // a store has no room: values in it were not cleared
+    store_full = 36,            // a store has no room, or the folder of parked rollouts
     not_stored = 37,            // no value of a store lies there: it was cleared, or replaced
     ledger_failed = 38,         // the disk of a ring's ledger failed: nothing more is durable there
     rollback_asked = 39,        // an engine is asked to leave the version that it serves

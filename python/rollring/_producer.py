@@ -288,6 +288,8 @@ class Producer:
         Raises:
             InvalidArgumentError: The ring has no ledger.
             BadRecordError: It breaks the schema; the text names the field.
+            StoreFullError: The parked rollouts that no process has would fill more than a quarter
+                of the ring's `ledger_bytes`. Nothing was parked.
             RollringError: The disk refused, or is full. Nothing was parked.
         """
         self._place().park(instance_id, state, fields)

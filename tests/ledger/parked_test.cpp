@@ -117,6 +117,29 @@ TEST_CASE("parked: a draft or a ring that cannot be parked is refused by name") 
     CHECK(all_parked_files(folder.path()).empty());
 }
 
+TEST_CASE("parked: more than a quarter of the ledger's bytes is refused, but for taken ones") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));  // of 64 MiB
+    Parking parking = open_parking(ring.name());
+    const std::vector<std::byte> state(5 * mib);
+    for (std::uint32_t i = 0; i < 3; i++) {
+        REQUIRE(parking.park(Partial(i).draft(), state).has_value());
+    }
+    const auto full = parking.park(Partial(3).draft(), state);
+    REQUIRE_FALSE(full.has_value());
+    CHECK(full.error().code == Errc::store_full);
+    CHECK(full.error().message.contains("may fill 16 MiB"));
+    CHECK(all_parked_files(folder.path()).size() == 3);
+    park(parking, 4);  // a short one has room
+    auto taken = parking.take();
+    REQUIRE(taken.has_value());
+    REQUIRE(taken->has_value());
+    REQUIRE(parking.park(Partial(3).draft(), state).has_value());
+    (*taken)->give_back();
+    CHECK(parking.park(Partial(5).draft(), state).error().code == Errc::store_full);
+    CHECK(listed(folder.path()).rollouts.size() == 5);
+}
+
 TEST_CASE("parked: a file that is cut short anywhere is named, and not taken") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));

@@ -98,8 +98,9 @@ class ROLLRING_API Parking {
     // Writes the draft and the state to the disk, whatever the ring's Durable is. It has all
     // columns that a record needs; one that names no policy version gets the ring's, as by a push.
     // `replaces`: is done once the new file is on the disk.
-    // Errors: bad_record; system and permission_denied: the disk refused or is full, and nothing
-    // was parked. forked, not_leased: of `replaces`, whose successor is parked.
+    // Errors: bad_record; store_full: the rollouts that no process has would fill more than a
+    // quarter of the ring's ledger_bytes; system and permission_denied: the disk refused or is
+    // full. Nothing was parked then. forked, not_leased: of `replaces`, whose successor is parked.
     Result<void> park(const Draft& draft, std::span<const std::byte> state = {},
                       ParkedRollout* replaces = nullptr);
 
