@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <string>
 #include <utility>
 
 #include "subscriber_impl.hpp"
@@ -57,6 +58,10 @@ Result<void> SubscriberImpl::take_held(Stream stream, Deadline deadline) {
         if (auto done = done_reading(part, stream); !done) return done;
     }
     return wait_quiet(deadline);
+}
+
+void SubscriberImpl::abandon(std::string_view why) {
+    if (update_.open) static_cast<void>(give_up({Errc::aborted, 0, std::string(why)}));
 }
 
 void SubscriberImpl::poison(const Error& why) {

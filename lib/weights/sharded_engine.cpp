@@ -307,7 +307,15 @@ std::unexpected<Error> ShardedEngine::give_up(Error why) {
         for (const auto& end : ends_) end->unread();
         return std::unexpected(std::move(why));
     }
-    for (const auto& end : ends_) end->reject(why.message, {});
+    // The ranks have decided it, and know: it is not this engine that refuses it.
+    const bool is_over = ends_.front()->session().decision(update_.version) == Outcome::aborted;
+    for (const auto& end : ends_) {
+        if (is_over) {
+            end->abandon(why.message);
+        } else {
+            end->reject(why.message, {});
+        }
+    }
     return std::unexpected(std::move(why));
 }
 

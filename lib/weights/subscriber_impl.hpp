@@ -77,6 +77,8 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     // Copies the parts into the engine's tensors, which hold a mixture until that is done. Can be
     // retried after timed_out.
     Result<void> take_held(Stream stream, Deadline deadline);
+    // The version is aborted, as the publisher knows.
+    void abandon(std::string_view why);
     // The engine holds a mixture of two versions.
     void poison(const Error& why);
     [[nodiscard]] Session& session() { return *session_; }
