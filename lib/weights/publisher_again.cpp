@@ -33,6 +33,8 @@ Result<void> PublisherImpl::resume(std::int64_t version) {
                                                         version, link_.version(), ring_name_));
     }
     begun_version_ = std::max(begun_version_, version);
+    // Engines of a sharded trainer ask the ring whether a version is that of their rank 0.
+    if (is_sharded() && options_.rank == 0) link_.inherit(version, publication_.ranks_id());
     publication_.resume(version);
     return {};
 }

@@ -384,7 +384,10 @@ Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
     if (auto staged = wait_all_staged(deadline); !staged) return std::unexpected(staged.error());
     report_.payload_bytes = packing().payload_bytes;
     if (is_again()) {
-        link_.commit(publication_.version(), publication_.ranks_id());
+        // Another rank of a sharded trainer may not know rank 0 yet, in whose name it would be.
+        if (!is_sharded() || options_.rank == 0) {
+            link_.commit(publication_.version(), publication_.ranks_id());
+        }
         publication_.end_resent();
         seats_.close(true);
         return report_;

@@ -31,6 +31,10 @@ class RingLink {
         store_release(page().committed_by, publisher_created_ns);
         store_release(page().version, version);
     }
+    // Another publisher goes on with the version that the ring has: from here on it is this one's.
+    void inherit(std::int64_t version, std::int64_t publisher_created_ns) const {
+        if (this->version() == version) store_release(page().committed_by, publisher_created_ns);
+    }
     [[nodiscard]] bool committed(std::int64_t version, std::int64_t publisher_created_ns) const {
         return observe(page().version) == version &&
                observe(page().committed_by) == publisher_created_ns;

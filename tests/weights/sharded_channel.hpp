@@ -26,20 +26,25 @@ struct Engine {
 class Trainer {
   public:
     // `last_subscribers`: subscribers_max of the last rank.
-    Trainer(const TestRing& ring, std::uint32_t ranks, std::uint32_t last_subscribers = 64) {
-        for (std::uint32_t rank = 0; rank < ranks; rank++) {
-            TrainerShard shard(rank, ranks);
-            auto made =
-                Publisher::create(ring.name(), shard.list(),
-                                  {.rank = rank,
-                                   .ranks = ranks,
-                                   .checksums = true,
-                                   .subscribers_max = rank + 1 == ranks ? last_subscribers : 64,
-                                   .layout = shard.layout()});
-            REQUIRE_OK(made);
-            ranks_.push_back(
-                std::make_unique<TrainerRank>(TrainerRank{std::move(shard), std::move(*made)}));
-        }
+    Trainer(const TestRing& ring, std::uint32_t ranks, std::uint32_t last_subscribers = 64)
+        : ring_(ring.name()), last_subscribers_(last_subscribers), ranks_(ranks) {
+        for (std::uint32_t rank = 0; rank < ranks; rank++) start(rank);
+    }
+    // Again, if it was there.
+    void start(std::uint32_t rank) {
+        ranks_[rank].reset();
+        const auto ranks = static_cast<std::uint32_t>(ranks_.size());
+        TrainerShard shard(rank, ranks);
+        auto made =
+            Publisher::create(ring_, shard.list(),
+                              {.rank = rank,
+                               .ranks = ranks,
+                               .checksums = true,
+                               .subscribers_max = rank + 1 == ranks ? last_subscribers_ : 64,
+                               .layout = shard.layout()});
+        REQUIRE_OK(made);
+        ranks_[rank] =
+            std::make_unique<TrainerRank>(TrainerRank{std::move(shard), std::move(*made)});
     }
     // Each rank in a thread of its own; the results by rank.
     std::vector<Result<void>> publish(std::int64_t version, Deadline deadline = patience()) {
@@ -64,9 +69,10 @@ class Trainer {
         return {};
     }
     [[nodiscard]] TrainerRank& rank(std::size_t i) { return *ranks_[i]; }
-    void end_rank(std::size_t i) { ranks_.erase(ranks_.begin() + static_cast<std::ptrdiff_t>(i)); }
 
   private:
+    std::string ring_;
+    std::uint32_t last_subscribers_;
     std::vector<std::unique_ptr<TrainerRank>> ranks_;
 };
 

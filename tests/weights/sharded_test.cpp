@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "sharded_channel.hpp"
 
@@ -196,6 +197,66 @@ TEST_CASE("an engine that gives a version up after its vote gets it once it is c
         CHECK(engine->shard.holds(3));
         CHECK(other->shard.holds(3));
     }
+}
+
+namespace {
+
+// These ranks have been started, and hold a version that was committed before.
+std::vector<Transaction> put_again(Trainer& trainer, const std::vector<std::uint32_t>& ranks,
+                                   std::int64_t version) {
+    std::vector<Transaction> open;
+    for (const std::uint32_t rank : ranks) {
+        trainer.rank(rank).shard.fill(version);
+        REQUIRE_OK(trainer.rank(rank).publisher.resume(version));
+        auto again = trainer.rank(rank).publisher.begin_again();
+        REQUIRE_OK(again);
+        REQUIRE_OK(again->put_all(patience()));
+        REQUIRE_OK(again->publish());
+        open.push_back(std::move(*again));
+    }
+    return open;
+}
+
+// One engine waits for the version, one comes behind it; both take the next one.
+void take_again(const TestRing& ring, Trainer& trainer, const std::vector<std::uint32_t>& ranks,
+                std::int64_t version) {
+    const auto early = engine_on(ring, 0, 2);
+    CHECK(early->subscriber.next(soon()).error().code == Errc::timed_out);
+    auto open = put_again(trainer, ranks, version);
+    std::thread taking([&] { CHECK(take(early->subscriber) == version); });
+    commit_by_all(open);
+    taking.join();
+    CHECK(early->shard.holds(version));
+    const auto late = engine_on(ring, 1, 2);
+    CHECK(take(late->subscriber) == version);
+    CHECK(late->shard.holds(version));
+    CHECK(stat_ring(ring.name())->policy_version == version);
+
+    std::thread first([&] { CHECK(take(early->subscriber) == version + 1); });
+    std::thread second([&] { CHECK(take(late->subscriber) == version + 1); });
+    require_all(trainer.publish(version + 1));
+    first.join();
+    second.join();
+    CHECK(early->shard.holds(version + 1));
+    CHECK(late->shard.holds(version + 1));
+}
+
+}  // namespace
+
+TEST_CASE("ranks that are started again offer the version that they resume") {
+    using Ranks = std::vector<std::uint32_t>;
+    for (const Ranks& started : {Ranks{0, 1, 2}, Ranks{0}, Ranks{2}, Ranks{0, 1}}) {
+        CAPTURE(started);
+        const TestRing ring;
+        Trainer trainer(ring, 3);
+        require_all(trainer.publish(1));
+        require_all(trainer.publish(2));
+        for (const std::uint32_t rank : started) trainer.start(rank);
+        take_again(ring, trainer, started, 2);
+    }
+    const TestRing fresh;
+    Trainer trainer(fresh, 3);
+    take_again(fresh, trainer, {2, 1, 0}, 7);
 }
 
 TEST_CASE("an engine that ends before it has staged a version aborts it") {
