@@ -43,6 +43,8 @@
 
 namespace rollring {
 
+class WeightLayout;  // weight_layout.hpp
+
 enum class PayloadMemory : std::uint8_t {
     automatic,   // vmm on a GPU, host otherwise
     vmm,         // CUDA virtual memory, passed as a file descriptor
@@ -321,6 +323,12 @@ class ROLLRING_API Subscriber {
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      Deadline deadline);
+    // Returns the layout of a trainer whose ranks publish their shards, of all ranks. Waits until
+    // they are there, or until the deadline. They do not count the caller.
+    // Errors: not_found, timed_out, layout_mismatch (a rank publishes whole tensors), as attach().
+    static Result<WeightLayout> published_layout(std::string_view ring,
+                                                 const SubscriberOptions& options,
+                                                 Deadline deadline);
     Subscriber(Subscriber&&) noexcept;
     Subscriber& operator=(Subscriber&&) noexcept;
     ~Subscriber();  // waits for its own device work, unmaps, and reports `closed`

@@ -11,26 +11,6 @@
 namespace rollring::weights {
 namespace {
 
-Result<WeightLayout> layout_of(std::span<const Manifest> ranks) {
-    WeightLayout all;
-    for (std::size_t rank = 0; rank < ranks.size(); rank++) {
-        if (ranks[rank].layout.empty()) {
-            return refused(Errc::layout_mismatch,
-                           fmt::format("rank {} of the trainer publishes whole tensors, and an "
-                                       "engine with a layout takes shards: publish with "
-                                       "PublisherOptions::layout, or attach without a layout",
-                                       rank));
-        }
-        const auto part = WeightLayout::from_bytes(ranks[rank].layout);
-        if (!part) return std::unexpected(part.error());
-        if (auto added = all.add(*part); !added) {
-            return refused(Errc::layout_mismatch,
-                           fmt::format("rank {} of the trainer: {}", rank, added.error().message));
-        }
-    }
-    return all;
-}
-
 // The engine's tensor for each memory of its layout.
 Result<std::vector<const WeightTensor*>> match_memories(const WeightLayout& engine,
                                                         std::span<const WeightTensor> into) {
@@ -131,6 +111,26 @@ std::vector<TensorInfo> infos_of(const WeightLayout& trainer) {
 }
 
 }  // namespace
+
+Result<WeightLayout> layout_of(std::span<const Manifest> ranks) {
+    WeightLayout all;
+    for (std::size_t rank = 0; rank < ranks.size(); rank++) {
+        if (ranks[rank].layout.empty()) {
+            return refused(Errc::layout_mismatch,
+                           fmt::format("rank {} of the trainer publishes whole tensors, and an "
+                                       "engine with a layout takes shards: publish with "
+                                       "PublisherOptions::layout, or attach without a layout",
+                                       rank));
+        }
+        const auto part = WeightLayout::from_bytes(ranks[rank].layout);
+        if (!part) return std::unexpected(part.error());
+        if (auto added = all.add(*part); !added) {
+            return refused(Errc::layout_mismatch,
+                           fmt::format("rank {} of the trainer: {}", rank, added.error().message));
+        }
+    }
+    return all;
+}
 
 Result<std::vector<Manifest>> manifests_of_ranks(std::string_view ring, const RingLink& link,
                                                  std::string_view name, Patience& patience) {

@@ -10,6 +10,7 @@
 #include "greeting.hpp"
 #include "manifest.hpp"
 #include "ring_link.hpp"
+#include "rollring/weight_layout.hpp"
 #include "rollring/weight_plan.hpp"
 #include "rollring/weights.hpp"
 
@@ -19,6 +20,9 @@ namespace rollring::weights {
 // to come.
 Result<std::vector<Manifest>> manifests_of_ranks(std::string_view ring, const RingLink& link,
                                                  std::string_view name, Patience& patience);
+
+// The layout of the trainer, of all ranks. layout_mismatch: a rank publishes whole tensors.
+Result<WeightLayout> layout_of(std::span<const Manifest> ranks);
 
 struct ShardSources {
     // By rank of the trainer: views of its tensors.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "rollring/weight_layout.hpp"
 #include "shard_sources.hpp"
 #include "with_publisher.hpp"
 
@@ -69,6 +68,17 @@ Result<std::unique_ptr<ShardedEngine>> ShardedEngine::attach(std::string_view ri
         if (joined) return made;
         made->shut_down();
         return std::unexpected(joined.error());
+    });
+}
+
+Result<WeightLayout> ShardedEngine::published_layout(std::string_view ring,
+                                                     const SubscriberOptions& options,
+                                                     Deadline deadline) {
+    using Found = Result<WeightLayout>;
+    return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Found {
+        const auto ranks = manifests_of_ranks(ring, link, options.name, patience);
+        if (!ranks) return std::unexpected(ranks.error());
+        return layout_of(*ranks);
     });
 }
 

@@ -13,6 +13,7 @@
 #include "gpus.hpp"
 #include "greeting.hpp"
 #include "manifest.hpp"
+#include "rollring/weight_layout.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring::weights {
@@ -28,6 +29,9 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
                                                          const SubscriberOptions& options,
                                                          const device::Gpus& gpus,
                                                          Deadline deadline);
+    static Result<WeightLayout> published_layout(std::string_view ring,
+                                                 const SubscriberOptions& options,
+                                                 Deadline deadline);
     bool shut_down() override;
     void interrupt() override;
     [[nodiscard]] Result<void> check_process() const override {

@@ -7,6 +7,7 @@
 #include "greeting.hpp"
 #include "ring_link.hpp"
 #include "rollring/relay.hpp"
+#include "rollring/weight_layout.hpp"
 #include "sharded_engine.hpp"
 #include "subscriber_impl.hpp"
 
@@ -45,6 +46,12 @@ Result<std::vector<TensorInfo>> Subscriber::published(std::string_view ring,
                                                       const SubscriberOptions& options,
                                                       Deadline deadline) {
     return weights::SubscriberImpl::published(ring, options, device::gpus(), deadline);
+}
+
+Result<WeightLayout> Subscriber::published_layout(std::string_view ring,
+                                                  const SubscriberOptions& options,
+                                                  Deadline deadline) {
+    return weights::ShardedEngine::published_layout(ring, options, deadline);
 }
 
 Subscriber::Subscriber(std::unique_ptr<weights::EngineEnd> impl) : impl_(std::move(impl)) {}

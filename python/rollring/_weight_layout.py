@@ -50,6 +50,25 @@ class WeightLayout:
         return made
 
     @classmethod
+    def of_trainer(
+        cls, ring: str, *, name: str = "engine", timeout: float | None = 10.0
+    ) -> WeightLayout:
+        """The layout of a trainer whose ranks publish their shards, of all its ranks. They count no
+        engine for it.
+
+        Args:
+            ring: Of its weight channel.
+            name: Of the engine that asks, for errors.
+            timeout: Seconds to wait for its ranks; None: as long as it takes.
+
+        Raises:
+            RingNotFoundError: There is no such ring.
+            TimedOutError: A rank did not come in time.
+            LayoutMismatchError: A rank, named in the text, publishes whole tensors.
+        """
+        return cls.from_bytes(_core.published_layout(ring, {"name": name}, timeout))
+
+    @classmethod
     def from_bytes(cls, table: bytes) -> WeightLayout:
         """The layout of `to_bytes`.
 
@@ -176,6 +195,21 @@ class WeightLayout:
     def tensors(self) -> list[tuple[str, tuple[int, ...]]]:
         """Name and shape of each."""
         return [(name, shape) for name, shape, _ in self._end.tensors()]
+
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each tensor, by name: that of its boxes, or of those of the tensor that it
+        is tied to. A tensor without either is left out.
+        """
+        tensors, memories = self._end.tensors(), self._end.memories()
+        owners = [number if tie < 0 else tie for number, (_, _, tie) in enumerate(tensors)]
+        found: dict[int, str] = {}
+        for box in self._end.boxes():
+            found.setdefault(owners[box[0]], memories[box[1]][2])
+        return {
+            name: found[owner]
+            for owner, (name, _, _) in zip(owners, tensors, strict=True)
+            if owner in found
+        }
 
     @property
     def memories(self) -> list[tuple[int, str, str, int]]:

@@ -8,6 +8,7 @@
 #include "forks.hpp"
 #include "rollring/relay.hpp"
 #include "rollring/ring.hpp"
+#include "rollring/weight_layout.hpp"
 #include "stat_dict.hpp"
 #include "weight_ends.hpp"
 
@@ -58,6 +59,16 @@ nb::list published_tensors(const std::string& ring, nb::dict given, Timeout time
         wait_for_publisher(ring, std::move(given), [&](const SubscriberOptions& options) {
             return Subscriber::published(ring, options, deadline);
         }));
+}
+
+nb::bytes published_layout(const std::string& ring, nb::dict given, Timeout timeout) {
+    const Deadline deadline = deadline_of(timeout);
+    const WeightLayout found =
+        wait_for_publisher(ring, std::move(given), [&](const SubscriberOptions& options) {
+            return Subscriber::published_layout(ring, options, deadline);
+        });
+    const auto table = found.to_bytes();
+    return nb::bytes(table.data(), table.size());
 }
 
 class PySubscriber {
@@ -300,6 +311,7 @@ void bind_weight_subscriber(nb::module_& module) {
         .def_prop_ro("closed", &PySubscriber::closed);
     module.def("published_tensors", &published_tensors, nb::arg("ring"), nb::arg("options"),
                timeout);
+    module.def("published_layout", &published_layout, nb::arg("ring"), nb::arg("options"), timeout);
     module.def("refuse_weights",
                [](const std::string& ring, const std::string& name, const std::string& why) {
                    return value_or_raise([&] {

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rollring.integrations.vllm._record import View, box_of, disjoint, record  # noqa: E402
+from rollring.loaders import View, box_of, disjoint, record  # noqa: E402
 from vllm_layouts import (  # noqa: E402
     HEAD,
     HEADS,

@@ -14,7 +14,7 @@ import torch
 
 import rollring as rr
 from conftest import PATIENCE
-from rollring.integrations.vllm._record import Record, record
+from rollring.loaders import Record, record
 
 HIDDEN, INTER, HEADS, KV_HEADS, HEAD, WORDS = 64, 96, 8, 2, 16, 1003
 

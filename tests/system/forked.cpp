@@ -379,8 +379,9 @@ const std::set<std::string> values{
 // tests/gpu/domain_test.cpp has the table of this one: it needs a GPU.
 const std::set<std::string> elsewhere{"MemoryDomain"};
 // The calls that make objects, move them or end them.
-const std::set<std::string> makers{"open",   "attach",    "published", "create",
-                                   "remove", "operator=", "operator",  "clear"};
+const std::set<std::string> makers{
+    "open",      "attach",   "published", "create",          "remove",
+    "operator=", "operator", "clear",     "published_layout"};
 
 int count_forgotten(const char* path) {
     std::ifstream exports(path);

@@ -15,6 +15,7 @@
 
 #include "channel_names.hpp"
 #include "control_socket.hpp"
+#include "rollring/weight_layout.hpp"
 #include "sharded_channel.hpp"
 #include "stranger.hpp"
 
@@ -151,6 +152,31 @@ struct Fleet {
 };
 
 }  // namespace
+
+TEST_CASE("the layout of all ranks can be looked up without attaching") {
+    const TestRing ring;
+    const auto look = [&](Deadline deadline) {
+        return Subscriber::published_layout(ring.name(), {}, deadline);
+    };
+    CHECK(look(soon()).error().code == Errc::timed_out);
+    {
+        Tensors whole = small_model();
+        const Publisher publisher = publisher_on(ring, whole);
+        CHECK(look(patience()).error().code == Errc::layout_mismatch);
+    }
+    Trainer trainer(ring, trainer_ranks);
+    const auto found = look(patience());
+    REQUIRE_OK(found);
+    WeightLayout wanted;
+    for (std::uint32_t rank = 0; rank < trainer_ranks; rank++) {
+        const auto part = WeightLayout::from_bytes(trainer.rank(rank).shard.layout());
+        REQUIRE_OK(wanted.add(*part));
+    }
+    CHECK(found->hash() == wanted.hash());
+    auto& first = trainer.rank(0).publisher;
+    CHECK(first.wait_subscribers(1, Deadline::now()).error().code == Errc::timed_out);
+    require_all(trainer.publish(1));
+}
 
 TEST_CASE("an engine that the last rank refuses aborts no version at the others") {
     Fleet fleet(1);

@@ -1,12 +1,12 @@
 """A vLLM model that takes versions: which modules are written in place, and which by its loaders.
 
 A module is written *directly*, and then completely, if the loaders only copy parts of published
-tensors into its parameters (`_record` finds out), and if vLLM does not convert them afterwards. The
-latter is so by construction where it has nothing to do after loading. Modules with a quantization
-method (linear layers have one even without quantization) are tried: vLLM's steps after loading are
-applied to a copy with random values, which have to be as they were then, and the copy must have got
-nothing new, such as weights packed for a kernel (`_trial`). The rest is loaded by
-``model.load_weights`` within vLLM's layerwise reload, whole tensors at a time.
+tensors into its parameters (`rollring.loaders` finds out), and if vLLM does not convert them
+afterwards. The latter is so by construction where it has nothing to do after loading. Modules with
+a quantization method (linear layers have one even without quantization) are tried: vLLM's steps
+after loading are applied to a copy with random values, which have to be as they were then, and the
+copy must have got nothing new, such as weights packed for a kernel (`_trial`). The rest is loaded
+by ``model.load_weights`` within vLLM's layerwise reload, whole tensors at a time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
+from ...loaders import Copy, Place, Record, record
 from ...weights import WeightView
 from ._generation import is_deferred_attention_layer
 from ._lora import bare
-from ._record import Copy, Place, Record, record
 from ._trial import Loadable, obstacle
 
 _log = logging.getLogger("rollring")

@@ -1,18 +1,28 @@
 """The copies that a model's own loaders would make of published tensors: recorded, not done.
 
-Sources are tensors on torch's meta device, and so are the model's parameters while it is recorded
-(vLLM's layerwise reload puts them there). Loaders take views of both and copy from one to the
-other; views on the meta device know their offset and strides, which is all that a plan needs.
+    layout = layout_of(model, rr.weights.WeightLayout.of_trainer("run42"), rank=tp_rank)
+
+`layout_of` makes an engine's layout of them. Sources are tensors on torch's meta device, and so may
+the model's parameters be while it is recorded (vLLM's layerwise reload puts them there). Loaders
+take views of both and copy from one to the other; views know their offset and strides, which is all
+that a plan needs. torch is needed, and imported with this.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._arrays import torch_dtype
+from ._weight_boxes import row_major
+from ._weight_layout import WeightLayout
+from ._weight_memory import name_dtype
+from .errors import UnsupportedError
+
+__all__ = ["Copy", "Place", "Record", "View", "layout_of", "record"]
 
 
 class View(NamedTuple):
@@ -181,7 +191,7 @@ def record(model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]
     """
     described = list(sources)
     tensors = {
-        name: torch.empty_strided(shape, _row_major(shape), dtype=dtype, device="meta")
+        name: torch.empty_strided(shape, row_major(shape), dtype=dtype, device="meta")
         for name, dtype, shape in described
     }
     recorder = Recorder(model, tensors)
@@ -200,5 +210,93 @@ def record(model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]
     return recorder.record
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+# --- an engine's layout -------------------------------------------------------------------------
+
+
+def layout_of(model: Any, trainer: WeightLayout, rank: int = 0) -> WeightLayout:
+    """The boxes of a trainer's tensors that the loaders of this engine rank take: a memory for each
+    parameter or buffer that they write, of its name in the model.
+
+    Runs ``model.load_weights``, which takes pairs of names and tensors, over tensors without
+    memory; nothing is written to the model. A tensor that no loader takes has no box.
+
+    Args:
+        model: A torch module whose parameters have the form in which it is served: steps after
+            loading are not recorded.
+        trainer: Of all its ranks, as `WeightLayout.of_trainer` has it.
+        rank: Of this engine rank.
+
+    Raises:
+        UnsupportedError: A loader does more than copy boxes of tensors, or cannot run over tensors
+            without memory, or a parameter is not contiguous; the text has the name and the reason.
+    """
+    shapes = dict(trainer.tensors)
+    found = record(
+        model,
+        [(name, torch_dtype(dtype), shapes[name]) for name, dtype in trainer.dtypes().items()],
+    )
+    for name, why in found.unloaded.items():
+        raise _unsupported(f"the loader of tensor '{name}' needs its values", why)
+    for name, why in found.spoiled.items():
+        raise _unsupported(f"module '{name}' does not load by copies alone", why)
+    made = WeightLayout()
+    memories: dict[Place, int] = {}
+    for copy in found.copies:
+        module = model.get_submodule(copy.place.module)
+        target = getattr(module, copy.place.tensor)
+        into = f"{copy.place.module}.{copy.place.tensor}".lstrip(".")
+        if not target.is_contiguous():
+            raise _unsupported(f"parameter '{into}' is not contiguous", "no layout has it")
+        taken = _taken(copy, shapes[copy.name])
+        if taken is None:
+            raise _unsupported(
+                f"the loader of '{into}' takes elements of '{copy.name}' beyond boxes",
+                f"{copy.taken}",
+            )
+        if copy.place not in memories:
+            memories[copy.place] = made.memory(
+                into,
+                rank=rank,
+                dtype=name_dtype(into, target.dtype, False),
+                elements=target.numel(),
+            )
+        start, length, strides = taken
+        made.box(
+            copy.name,
+            shapes[copy.name],
+            start=start,
+            length=length,
+            memory=memories[copy.place],
+            offset=copy.into.offset - int(target.storage_offset()),
+            strides=strides,
+        )
+    return made
+
+
+def _taken(copy: Copy, shape: tuple[int, ...]) -> Any:
+    """The start and the length of a copy in each dimension of its tensor, and the strides in the
+    memory that it is copied to; None if it takes more than a box."""
+    rows = row_major(shape)
+    box = box_of(copy.taken, shape, rows)
+    if box is None:
+        return None
+    start, end = box
+    length = tuple(b - a for a, b in zip(start, end, strict=True))
+    into = {
+        step: stride
+        for step, stride, extent in zip(
+            copy.taken.strides, copy.into.strides, copy.taken.shape, strict=True
+        )
+        if extent > 1
+    }
+    strides = tuple(
+        into[step] if extent > 1 else 0 for step, extent in zip(rows, length, strict=True)
+    )
+    return start, length, strides
+
+
+def _unsupported(what: str, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{what} ({why}): give a layout that is written by hand, or take whole tensors",
+        "unsupported",
+    )

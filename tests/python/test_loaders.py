@@ -1,0 +1,188 @@
+"""Layouts of an engine that come from the loaders of its model, over a trainer's shards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from conftest import PATIENCE
+from rollring.weights import WeightLayout
+
+torch = pytest.importorskip("torch")
+
+from rollring.loaders import layout_of  # noqa: E402
+from test_vllm_record import layers  # noqa: E402
+from vllm_layouts import filled, parameters, published  # noqa: E402
+
+RANKS = 3
+
+
+class Trainer:
+    """Ranks with some rows of each tensor, in this process."""
+
+    def __init__(self, ring: str, data: dict[str, Any], ranks: int = RANKS) -> None:
+        self.shards: list[dict[str, Any]] = []
+        self.ends = []
+        for rank in range(ranks):
+            shards, layout = {}, WeightLayout()
+            for name, whole in data.items():
+                rows = -(-whole.shape[0] // ranks)
+                part = whole[rows * rank : rows * (rank + 1)].clone()
+                layout.tensor(name, whole.shape)
+                if part.numel() == 0:
+                    continue
+                shards[name] = part
+                memory = layout.memory(name, rank=rank, dtype="bf16", elements=part.numel())
+                start = (rows * rank,) + (0,) * (whole.dim() - 1)
+                layout.box(name, whole.shape, start=start, length=part.shape, memory=memory)
+            self.shards.append(shards)
+            self.ends.append(
+                rr.WeightPublisher(ring, shards, rank=rank, ranks=ranks, layout=layout)
+            )
+
+    def publish(self, version: int) -> None:
+        each = [threading.Thread(target=end.publish, args=(version, PATIENCE)) for end in self.ends]
+        for one in each:
+            one.start()
+        for one in each:
+            one.join(2 * PATIENCE)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def model_memories(model: Any, layout: WeightLayout) -> dict[str, Any]:
+    state = model.state_dict(keep_vars=True)
+    return {name: state[name] for _, name, _, _ in layout.memories}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_ranks_of_an_engine_take_what_their_loaders_would(
+    ring: str, stack: ExitStack, size: int
+) -> None:
+    data = published()
+    trainer = Trainer(ring, data)
+    for end in trainer.ends:
+        stack.enter_context(end)
+    models = [filled(layers(rank, size, "cpu"), 0) for rank in range(size)]
+    engines = []
+    for rank, model in enumerate(models):
+        layout = layout_of(model, WeightLayout.of_trainer(ring), rank)
+        assert {one for one, _, _, _ in layout.memories} == {rank}
+        engines.append(
+            stack.enter_context(
+                rr.WeightSubscriber(
+                    ring, model_memories(model, layout), name=f"engine-{rank}", layout=layout
+                )
+            )
+        )
+    assert all(bool((value == 0).all()) for model in models for _, value in parameters(model))
+    sending = threading.Thread(target=trainer.publish, args=(1,))
+    sending.start()
+    updates = [engine.next(PATIENCE) for engine in engines]
+    for update in updates:
+        update.load(PATIENCE)
+    for update in updates:
+        update.stage(PATIENCE)
+    for update in updates:
+        update.adopt(PATIENCE)
+    sending.join(PATIENCE)
+    for rank, model in enumerate(models):
+        wanted = layers(rank, size, "cpu")
+        with torch.no_grad():
+            wanted.load_weights(data.items())
+        for (place, got), (_, want) in zip(parameters(model), parameters(wanted), strict=True):
+            assert torch.equal(got, want), (rank, place)
+
+
+class One(torch.nn.Module):  # type: ignore[misc]
+    """A parameter `w` that one loader writes."""
+
+    def __init__(self, shape: tuple[int, ...], loader: Callable[..., Any]) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16))
+        self._loader = loader
+
+    def load_weights(self, weights: Any) -> None:
+        for _, loaded in weights:
+            self._loader(self.w.data, loaded)
+
+
+def of_trainer(shape: tuple[int, ...]) -> WeightLayout:
+    layout = WeightLayout()
+    layout.tensor("t", shape)
+    layout.tensor("tied", shape, tied_to="t")
+    layout.tensor("nowhere", (3,))
+    memory = layout.memory("t", rank=0, dtype="bf16", elements=shape[0] * shape[1])
+    layout.box("t", shape, start=(0, 0), length=shape, memory=memory)
+    return layout
+
+
+def test_transposed_and_tied_tensors_have_boxes() -> None:
+    trainer = of_trainer((4, 6))
+    assert trainer.dtypes() == {"t": "bf16", "tied": "bf16"}
+    taken = []
+
+    def loader(into: Any, loaded: Any) -> None:
+        if not taken:
+            into[:, 1:].copy_(loaded[1:].t())
+        taken.append(loaded.shape)
+
+    layout = layout_of(One((6, 4), loader), trainer, rank=5)
+    assert len(taken) == 2
+    assert layout.memories == [(5, "w", "bf16", 24)]
+    (box,) = layout.boxes
+    assert (box["tensor"], box["start"], box["length"]) == ("t", [1, 0], [3, 6])
+    assert (box["offset"], box["strides"]) == (1, [1, 4])
+    assert trainer.plan(layout).padding == 6
+
+
+@pytest.mark.parametrize(
+    ("loader", "shape", "text"),
+    [
+        (lambda w, x: w.copy_(x * 2), (4, 6), "module '' does not load by.*values derived"),
+        (
+            lambda w, x: w.copy_(x if x.sum().item() else x),
+            (4, 6),
+            "loader of tensor 't' needs its values.*Error",
+        ),
+        (
+            lambda w, x: w.copy_(x.reshape(-1)[1:]),
+            (23,),
+            "of 'w' takes elements of 't' beyond boxes",
+        ),
+        (
+            lambda w, x: w.copy_(x.view(2, 2, 6)),
+            (2, 2, 6),
+            "of 'w' takes elements of 't' beyond boxes",
+        ),
+    ],
+)
+def test_loaders_that_do_more_than_copy_boxes_are_refused_by_name(
+    loader: Any, shape: tuple[int, ...], text: str
+) -> None:
+    with pytest.raises(rr.errors.UnsupportedError, match=text):
+        layout_of(One(shape, loader), of_trainer((4, 6)))
+
+
+def test_a_parameter_that_is_not_contiguous_is_refused_by_name() -> None:
+    model = One((4, 6), lambda w, x: w.copy_(x))
+    model.w.data = torch.zeros(6, 4, dtype=torch.bfloat16).t()
+    with pytest.raises(rr.errors.UnsupportedError, match="parameter 'w' is not contiguous"):
+        layout_of(model, of_trainer((4, 6)))
+
+
+def test_a_trainer_with_whole_tensors_has_no_layout(ring: str) -> None:
+    with (
+        rr.WeightPublisher(ring, {"t": torch.zeros(4)}),
+        pytest.raises(rr.errors.LayoutMismatchError, match="rank 0 of the trainer publishes"),
+    ):
+        WeightLayout.of_trainer(ring, timeout=PATIENCE)
