@@ -215,7 +215,7 @@ Listener::~Listener() {
 }
 
 std::optional<ino_t> Listener::named_inode() const {
-    struct stat status {};
+    struct stat status{};
     const int got = fstatat(directory_.get(), file_.c_str(), &status, AT_SYMLINK_NOFOLLOW);
     if (got == 0) return status.st_ino;
     return errno == ENOENT ? std::nullopt : std::optional(inode_);
