@@ -8,6 +8,7 @@ The trainer asks for GPUs in five places; each gets the answer of a CPU here.
 import runpy
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 torch.set_num_threads(1)
 torch._utils._get_available_device_type = lambda: "cpu"
@@ -21,8 +22,16 @@ cpu.set_device = lambda *_: None
 torch.cuda.synchronize = lambda *_: None
 _barrier = torch.distributed.barrier
 torch.distributed.barrier = lambda *_, **__: _barrier()  # gloo knows no device_ids
-# FSDP's reduce_scatter with a factor of 1 is a sum, which gloo has.
-torch.distributed._make_nccl_premul_sum = lambda _: torch.distributed.ReduceOp.SUM
+# FSDP scales while it sums, which only NCCL can; the trainer's factor is 1, so a sum is the same.
+_set_factor = FSDPModule.set_gradient_divide_factor
+
+
+def _set_factor_of_a_sum(module, factor):
+    _set_factor(module, factor)
+    module.set_force_sum_reduction_for_comms(True)
+
+
+FSDPModule.set_gradient_divide_factor = _set_factor_of_a_sum
 
 
 class Model:

@@ -68,6 +68,13 @@ def test_a_parameter_of_several_tensors_is_refused_by_all_ranks(
         assert "UnsupportedError: parameter 'embed.weight' becomes embed.0, embed.1," in said
 
 
+@pytest.mark.slow
+def test_the_example_has_fsdp_sum_gradients_on_a_cpu() -> None:
+    """The trainer divides by the number of tokens itself, and gives FSDP a factor of 1."""
+    with RankJob(2, Path(__file__).parent / "titan_sum_ranks.py"):
+        pass
+
+
 class Names:
     """The names of an adapter, for one parameter."""
 
