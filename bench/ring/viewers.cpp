@@ -83,6 +83,7 @@ class Viewers {
     Viewers(const ViewersQuestion& options, const std::string& ring, Board& board)
         : board_(&board) {
         std::vector<int> ready;
+        ready.reserve(options.viewers);
         for (std::uint32_t i = 0; i < options.viewers; i++) ready.push_back(start(options, ring));
         for (const int fd : ready) {
             char word = 0;
