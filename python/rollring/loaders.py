@@ -127,7 +127,7 @@ class Record:
                 self.spoiled.setdefault(place.module, f"{place.tensor}: written twice")
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     """Sees every operation on tensors, and keeps those that write to a model from happening."""
 
     def __init__(self, model: torch.nn.Module, sources: Mapping[str, torch.Tensor]) -> None:

@@ -145,6 +145,28 @@ def test_nothing_is_written_before_the_commit(ring: str, stack: ExitStack) -> No
         assert late.has(1)
 
 
+def test_ranks_that_are_started_again_resume(ring: str, stack: ExitStack) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        trainer = [Rank(ring, rank, 2) for rank in range(2)]
+        for rank in trainer:
+            stack.enter_context(rank.publisher)
+        for one in [threads.submit(rank.publish, 1) for rank in trainer]:
+            one.result(PATIENCE)
+        for rank in trainer:
+            rank.publisher.close()
+        again = [Rank(ring, rank, 2) for rank in range(2)]
+        for rank in again:
+            stack.enter_context(rank.publisher)
+            rank.shard[:] = whole(1)[rank.rows]
+            rank.publisher.resume(1)
+        for one in [threads.submit(rank.publisher.resend, PATIENCE) for rank in again]:
+            one.result(PATIENCE)
+        engine = Engine(ring, 0, 1)
+        stack.enter_context(engine.end)
+        assert engine.take() == 1
+        assert engine.has(1)
+
+
 def test_an_engine_that_leaves_aborts_the_version(ring: str, stack: ExitStack) -> None:
     trainer, (stays, leaves) = fleet(ring, stack, 2, 2)
     with ThreadPoolExecutor(2) as threads:
