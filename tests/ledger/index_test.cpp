@@ -288,7 +288,7 @@ TEST_CASE("ledger: an index that names other records ends the restore, and nothi
         if (entry.kind == static_cast<std::uint32_t>(ledger::Kind::record)) {
             numbers.push_back(at + offsetof(ledger::IndexedEntry, number));
         }
-        at += sizeof entry + (entry.part_bytes + 7) / 8 * 8;
+        at += sizeof entry + (std::size_t{entry.part_bytes} + 7) / 8 * 8;
     }
     REQUIRE(numbers.size() >= 2);
     std::swap_ranges(bytes.begin() + static_cast<std::ptrdiff_t>(numbers[0]),
