@@ -78,6 +78,7 @@ class Between {
     }
     static bool pass(const Received& received, const Fd& to) {
         std::vector<int> fds;
+        fds.reserve(received.fds.size());
         for (const Fd& fd : received.fds) fds.push_back(fd.get());
         return send_message(to.get(), received.message, fds).has_value();
     }
@@ -271,6 +272,7 @@ TEST_CASE("an engine that dies between its seats aborts no version") {
 TEST_CASE("a version that is begun behind attach waits for the engine, however late its message") {
     Fleet fleet;
     std::vector<Stranger> seats;
+    seats.reserve(trainer_ranks);
     for (std::uint32_t rank = 0; rank < trainer_ranks; rank++) seats.emplace_back(fleet.ring, rank);
     for (const auto& seat : seats) store_release(seat.control->own().attached, 1U);
     auto open = put_by_all(fleet.trainer, trainer_ranks, 1);

@@ -109,6 +109,7 @@ inline std::vector<Transaction> put_by_all(Trainer& trainer, std::size_t ranks,
 
 inline void commit_by_all(std::vector<Transaction>& open) {
     std::vector<std::thread> threads;
+    threads.reserve(open.size());
     for (auto& one : open) threads.emplace_back([&] { CHECK(one.commit(patience())); });
     for (auto& thread : threads) thread.join();
 }
