@@ -1,61 +1,11 @@
 """A ledger's page in a real browser: its groups, its damage, and the run that writes it."""
 
-import os
-import shutil
-
-import pytest
-
 import rollring as rr
-from view_browser import NO_BROWSER, PATIENCE, browser, page
+from python.kept_ledgers import dead, flip_last, kept
+from view_browser import NO_BROWSER, browser, page
 
-__all__ = ["browser", "page"]  # fixtures
+__all__ = ["browser", "dead", "kept", "page"]  # fixtures
 pytestmark = NO_BROWSER
-
-
-def send(producer, prompt, member):
-    producer.push(
-        prompt,
-        token_ids=[member] * 5 + [7],
-        logprobs=[-0.5] * 6,
-        n_prompt=2,
-        reward=float(member),
-        repetition_id=member,
-        group_size=2,
-    )
-
-
-def fill(name):
-    """A settled pair, an acknowledged one, one that waits for a trainer, and half of one."""
-    with rr.Producer(name) as producer, rr.Stash(name, batch_groups=1) as stash:
-        for prompt in ("settled", "trained"):
-            for member in range(2):
-                send(producer, prompt, member)
-            stash.next(PATIENCE).ack()
-        send(producer, "open", 1)
-        for member in range(2):
-            send(producer, "ready", member)
-        with pytest.raises(RuntimeError, match="the end"), stash.next(PATIENCE):
-            raise RuntimeError("the end of the trainer")
-        stash.sync_ledger()
-        assert stash.checkpointed(0) == 2
-
-
-@pytest.fixture
-def run(tmp_path):
-    """The name of a ring, and the directory of its ledger."""
-    name = f"test-view-kept-{os.getpid()}"
-    rr.create(name, lanes=2, lane_bytes="1MiB", ledger=tmp_path / "ledger")
-    try:
-        fill(name)
-        yield name, tmp_path / "ledger"
-    finally:
-        rr.remove(name, force=True, missing_ok=True)
-
-
-@pytest.fixture
-def dead(run, tmp_path):
-    """A copy, as the death of the machine leaves one."""
-    return shutil.copytree(run[1], tmp_path / "dead")
 
 
 def states(shown):
@@ -80,16 +30,12 @@ def test_groups_members_and_tokens(page, dead):
     shown.wait(lambda: "A ledger has no producers" in "".join(shown.text("main")))
 
 
-def test_damage_and_the_run_that_writes(page, run, dead):
-    (path,) = (one for one in dead.glob("*.ledger") if b"ready" in one.read_bytes())
-    text = bytearray(path.read_bytes())
-    text[text.rindex(b"ready")] ^= 1
-    path.write_bytes(text)
-    for index in dead.glob("*.index"):
-        index.unlink()
+def test_damage_and_the_run_that_writes(page, kept, dead):
+    path = flip_last(dead, b"open")
     shown = page(dead).open()
     shown.wait(lambda: path.name in "".join(shown.text("#problem")))
-    name, directory = run
+    assert sorted(shown.rows()) == ["ready", "trained"]
+    name, directory = kept
     with rr.Stash(name, batch_groups=1):
         shown = page(directory).open()
         shown.wait(lambda: "a run writes this ledger" in "".join(shown.text("#problem")))
