@@ -287,9 +287,10 @@ bool exceeds(const std::filesystem::path& ledger_dir, std::uint64_t most_bytes,
     std::uint64_t bytes = more_bytes;
     for (const auto& path : *files) bytes += size_of(path);
     if (bytes <= most_bytes) return false;
-    // Only now, because it opens each file.
+    // Only now, because it opens each file. One that is gone meanwhile does not count.
+    bytes = more_bytes;
     for (const auto& path : *files) {
-        if (is_taken(path)) bytes -= std::min<std::uint64_t>(size_of(path), bytes);
+        if (!is_taken(path)) bytes += size_of(path);
     }
     return bytes > most_bytes;
 }

@@ -152,6 +152,7 @@ Result<void> Parking::park(const Draft& draft, std::span<const std::byte> state,
                         encoder.problem_column().empty() ? "" : ": ",
                         encoder.problem().empty() ? "a column has no data" : encoder.problem()));
     }
+    ledger::remove_unfinished(impl_->ledger_dir);
     if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes, encoder.bytes() + state.size())) {
         return refused(Errc::store_full,
                        fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "

@@ -10,7 +10,7 @@ that a plan needs. torch is needed, and imported with this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -106,12 +106,16 @@ class Record:
         copies: In the order in which they were made.
         spoiled: Modules, each with an operation of its loader that copies of views cannot express.
         unloaded: Published names that the loaders could not be given, each with the reason.
+        zeroed: Parts that the loaders set to zero, none of which they had copied to before.
+        failure: Of the loaders over all names at once; empty if they took them.
     """
 
     def __init__(self) -> None:
         self.copies: list[Copy] = []
         self.spoiled: dict[str, str] = {}
         self.unloaded: dict[str, str] = {}
+        self.zeroed: list[tuple[Place, View]] = []
+        self.failure = ""
 
     def settle(self, shapes: Mapping[Place, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
         """Spoil modules of which elements are written twice, or not box by box."""
@@ -133,14 +137,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     def __init__(self, model: torch.nn.Module, sources: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self.record = Record()
-        self._sources = {_memory(tensor): name for name, tensor in sources.items()}
-        self._places: dict[int, Place] = {}
+        self._sources = {_memory(tensor): (name, tensor) for name, tensor in sources.items()}
+        self._places: dict[int, tuple[Place, torch.Tensor]] = {}
         self._kept: list[Any] = []  # or the address of their memory would be reused
         for module_name, module in model.named_modules():
             for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
                 if tensor is not None:
                     self._kept.append(tensor.untyped_storage())
-                    self._places.setdefault(_memory(tensor), Place(module_name, name))
+                    self._places.setdefault(_memory(tensor), (Place(module_name, name), tensor))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -148,23 +152,39 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             target = args[index] if index < len(args) else kwargs.get(argument.name)
-            if not isinstance(target, torch.Tensor):
-                continue
-            place = self._places.get(_memory(target))
-            if place is not None:
-                self._written(func, place, target, args)
-                return target
+            if isinstance(target, torch.Tensor):
+                if _memory(target) in self._places:
+                    self._written(func, target, args)
+                    return target
+            elif self._spoil_listed(func, target):
+                return None
         return func(*args, **kwargs)
 
-    def _written(self, func: Any, place: Place, target: torch.Tensor, args: Any) -> None:
+    def _spoil_listed(self, func: Any, targets: Any) -> bool:
+        """Spoil the modules that an operation on lists of tensors writes to."""
+        found = False
+        for one in targets if isinstance(targets, (list, tuple)) else ():
+            if isinstance(one, torch.Tensor) and _memory(one) in self._places:
+                place, _ = self._places[_memory(one)]
+                self.record.spoiled.setdefault(place.module, f"{place.tensor}: {func}")
+                found = True
+        return found
+
+    def _written(self, func: Any, target: torch.Tensor, args: Any) -> None:
+        place, whole = self._places[_memory(target)]
         if func is torch.ops.aten.copy_.default:
             source = args[1]
-            name = self._sources.get(_memory(source))
-            if name is None:
+            name, published = self._sources.get(_memory(source), ("", source))
+            if not name:
                 self.record.spoiled.setdefault(
                     place.module, f"{place.tensor}: loaded together with values derived from it"
                 )
-            elif source.dtype != target.dtype or source.shape != target.shape:
+            elif (
+                source.dtype != target.dtype
+                or source.shape != target.shape
+                or source.dtype != published.dtype
+                or target.dtype != whole.dtype
+            ):
                 self.record.spoiled.setdefault(
                     place.module,
                     f"{place.tensor}: {name} is {source.dtype} of shape {tuple(source.shape)}, "
@@ -175,9 +195,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         elif func is torch.ops.aten.zero_.default or (
             func is torch.ops.aten.fill_.Scalar and args[1] == 0
         ):
-            return  # padding: it is zero already where nothing else is written
+            view = View.of(target)
+            if any(
+                one.place == place and _meet(one.into, view, whole) for one in self.record.copies
+            ):
+                self.record.spoiled.setdefault(
+                    place.module, f"{place.tensor}: set to zero where it was loaded"
+                )
+            self.record.zeroed.append((place, view))
         else:
             self.record.spoiled.setdefault(place.module, f"{place.tensor}: {func}")
+
+
+def _meet(one: View, other: View, whole: torch.Tensor) -> bool:
+    """Whether two parts of a tensor may share elements."""
+    first = int(whole.storage_offset())
+    boxes = [
+        box_of(view._replace(offset=view.offset - first), tuple(whole.shape), whole.stride())
+        for view in (one, other)
+    ]
+    return None in boxes or not disjoint(boxes)
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -199,8 +236,9 @@ def record(model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]
         with recorder, torch.no_grad():
             model.load_weights(iter(tensors.items()))
         return recorder.record
-    except Exception:  # one of them cannot be shown: which?
+    except Exception as error:  # one of them cannot be shown: which?
         recorder = Recorder(model, tensors)
+        recorder.record.failure = f"{type(error).__name__}: {error}"
     with recorder, torch.no_grad():
         for name, tensor in tensors.items():
             try:
@@ -213,7 +251,9 @@ def record(model: Any, sources: Iterable[tuple[str, torch.dtype, tuple[int, ...]
 # --- an engine's layout -------------------------------------------------------------------------
 
 
-def layout_of(model: Any, trainer: WeightLayout, rank: int = 0) -> WeightLayout:
+def layout_of(
+    model: Any, trainer: WeightLayout, rank: int = 0, *, kept: Collection[str] = ()
+) -> WeightLayout:
     """The boxes of a trainer's tensors that the loaders of this engine rank take: a memory for each
     parameter or buffer that they write, of its name in the model.
 
@@ -225,26 +265,38 @@ def layout_of(model: Any, trainer: WeightLayout, rank: int = 0) -> WeightLayout:
             loading are not recorded.
         trainer: Of all its ranks, as `WeightLayout.of_trainer` has it.
         rank: Of this engine rank.
+        kept: Parameters that no loader takes, and that keep their values, by their names in the
+            model.
 
     Raises:
         UnsupportedError: A loader does more than copy boxes of tensors, or cannot run over tensors
-            without memory, or a parameter is not contiguous; the text has the name and the reason.
+            without memory; it sets elements to zero that are not zero now, or puts another
+            parameter into the model; a parameter is not contiguous, or no loader takes it. The
+            text has the name and the reason.
     """
     shapes = dict(trainer.tensors)
-    found = record(
-        model,
-        [(name, torch_dtype(dtype), shapes[name]) for name, dtype in trainer.dtypes().items()],
-    )
+    sources = [(name, torch_dtype(dtype), shapes[name]) for name, dtype in trainer.dtypes().items()]
+    with _Held(model) as held:
+        found = record(model, sources)
+    for name in held.replaced:
+        raise _unsupported(f"a loader replaces '{name}' by another tensor", "no copy")
     for name, why in found.unloaded.items():
         raise _unsupported(f"the loader of tensor '{name}' needs its values", why)
     for name, why in found.spoiled.items():
         raise _unsupported(f"module '{name}' does not load by copies alone", why)
+    if found.failure:
+        raise _unsupported("the loaders need values of the tensors", found.failure)
+    _check_zeroed(model, found)
+    taken_places = {copy.place for copy in found.copies}
+    for place, into in held.parameters.items():
+        if place not in taken_places and into not in kept:
+            raise _unsupported(f"no loader takes parameter '{into}'", "name it in `kept`")
     made = WeightLayout()
     memories: dict[Place, int] = {}
     for copy in found.copies:
         module = model.get_submodule(copy.place.module)
         target = getattr(module, copy.place.tensor)
-        into = f"{copy.place.module}.{copy.place.tensor}".lstrip(".")
+        into = _name(copy.place)
         if not target.is_contiguous():
             raise _unsupported(f"parameter '{into}' is not contiguous", "no layout has it")
         taken = _taken(copy, shapes[copy.name])
@@ -271,6 +323,62 @@ def layout_of(model: Any, trainer: WeightLayout, rank: int = 0) -> WeightLayout:
             strides=strides,
         )
     return made
+
+
+class _Held:
+    """Keeps the tensors of a model, and puts back those that were replaced within the block."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._tensors: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._names: list[str] = []
+        self.replaced: list[str] = []
+        self.parameters: dict[Place, str] = {}
+        memories = set()
+        for module_name, module in model.named_modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is None:
+                        continue
+                    place = Place(module_name, name)
+                    self._tensors.append((tensors, name, tensor, tensor.data))
+                    self._names.append(_name(place))
+                    if tensors is module._parameters and _memory(tensor) not in memories:
+                        self.parameters[place] = _name(place)
+                    memories.add(_memory(tensor))
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for (tensors, name, tensor, data), full in zip(self._tensors, self._names, strict=True):
+            now = tensors.get(name)
+            if now is tensor and _memory(now) == _memory(data):
+                continue
+            self.replaced.append(full)
+            tensors[name] = tensor
+            tensor.data = data
+
+
+def _check_zeroed(model: Any, found: Record) -> None:
+    """No version writes the elements that the loaders set to zero: they must be zero already."""
+    for place in {place for place, _ in found.zeroed}:
+        tensor = getattr(model.get_submodule(place.module), place.tensor).detach()
+        zeroed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.bool).fill_(False)
+        first = int(tensor.storage_offset())
+        for view, value in [
+            *((view, True) for at, view in found.zeroed if at == place),
+            *((copy.into, False) for copy in found.copies if copy.place == place),
+        ]:
+            zeroed.as_strided(view.shape, view.strides, view.offset - first).fill_(value)
+        if tensor.is_meta or bool((tensor.cpu()[zeroed] != 0).any()):
+            raise _unsupported(
+                f"a loader sets elements of '{_name(place)}' to zero that are not zero now",
+                "set them to zero before",
+            )
+
+
+def _name(place: Place) -> str:
+    return f"{place.module}.{place.tensor}".lstrip(".")
 
 
 def _taken(copy: Copy, shape: tuple[int, ...]) -> Any:

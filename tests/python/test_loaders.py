@@ -173,6 +173,96 @@ def test_loaders_that_do_more_than_copy_boxes_are_refused_by_name(
         layout_of(One(shape, loader), of_trainer((4, 6)))
 
 
+def zeroes_behind(w: Any, x: Any) -> None:
+    w[:4].copy_(x)
+    w[4:].zero_()
+
+
+def test_what_a_loader_sets_to_zero_must_be_zero() -> None:
+    model = One((6, 6), zeroes_behind)
+    assert len(layout_of(model, of_trainer((4, 6))).boxes) == 2
+    with torch.no_grad():
+        model.w.fill_(3)
+    with pytest.raises(rr.errors.UnsupportedError, match="elements of 'w' to zero"):
+        layout_of(model, of_trainer((4, 6)))
+    with torch.no_grad():
+        model.w[4:].zero_()
+    layout_of(model, of_trainer((4, 6)))
+
+
+def test_a_row_that_is_set_to_zero_behind_its_copy_is_refused() -> None:
+    def loader(w: Any, x: Any) -> None:
+        w.copy_(x)
+        w[1].zero_()
+
+    with pytest.raises(rr.errors.UnsupportedError, match="w: set to zero where it was loaded"):
+        layout_of(One((4, 6), loader), of_trainer((4, 6)))
+
+
+def test_a_parameter_that_no_loader_takes_is_refused_by_name() -> None:
+    model = One((4, 6), lambda w, x: w.copy_(x) if w.shape == x.shape else None)
+    model.other = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    model.register_buffer("angles", torch.ones(2))
+    with pytest.raises(rr.errors.UnsupportedError, match="no loader takes parameter 'other'"):
+        layout_of(model, of_trainer((4, 6)))
+    layout = layout_of(model, of_trainer((4, 6)), kept=["other"])
+    assert [name for _, name, _, _ in layout.memories] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("by", "text"),
+    [
+        ("parameter", "replaces 'w' by another tensor"),
+        ("data", "loader of tensor 't' needs its values.*set_data"),
+    ],
+)
+def test_a_parameter_that_a_loader_replaces_is_refused_and_put_back(by: str, text: str) -> None:
+    class Replaced(One):
+        def load_weights(self, weights: Any) -> None:
+            for _, loaded in weights:
+                if by == "data":
+                    self.w.data = loaded
+                else:
+                    self.w = torch.nn.Parameter(loaded, requires_grad=False)
+
+    model = Replaced((4, 6), lambda w, x: None)
+    before, address = model.w, model.w.data_ptr()
+    with pytest.raises(rr.errors.UnsupportedError, match=text):
+        layout_of(model, of_trainer((4, 6)))
+    assert model.w is before and model.w.data_ptr() == address
+    assert bool((model.w == 0).all())
+
+
+def test_loaders_that_fail_over_all_tensors_at_once_are_refused() -> None:
+    class Together(One):
+        def load_weights(self, weights: Any) -> None:
+            given = dict(weights)
+            if len(given) > 1:
+                assert torch.equal(given["t"], given["tied"])
+            super().load_weights(given.items())
+
+    with pytest.raises(rr.errors.UnsupportedError, match="the loaders need values of the tensors"):
+        layout_of(Together((4, 6), lambda w, x: w.copy_(x)), of_trainer((4, 6)))
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda w, x: w.view(torch.uint8)[:, :6].copy_(x[:, :3].contiguous().view(torch.uint8)),
+        lambda w, x: w.view(torch.uint8)[:, :6].copy_(x.view(torch.uint8)[:, :6]),
+        lambda w, x: torch._foreach_copy_([w], [x]),
+        lambda w, x: torch._foreach_mul_([w], 2),
+    ],
+)
+def test_other_dtypes_and_lists_are_refused(loader: Any) -> None:
+    model = One((4, 6), loader)
+    with torch.no_grad():
+        model.w.fill_(3)
+    with pytest.raises(rr.errors.UnsupportedError, match="module '' does not load by copies"):
+        layout_of(model, of_trainer((4, 6)))
+    assert bool((model.w == 3).all())
+
+
 def test_a_parameter_that_is_not_contiguous_is_refused_by_name() -> None:
     model = One((4, 6), lambda w, x: w.copy_(x))
     model.w.data = torch.zeros(6, 4, dtype=torch.bfloat16).t()
