@@ -223,17 +223,17 @@ void take_again(const TestRing& ring, Trainer& trainer, const std::vector<std::u
     const auto early = engine_on(ring, 0, 2);
     CHECK(early->subscriber.next(soon()).error().code == Errc::timed_out);
     auto open = put_again(trainer, ranks, version);
-    std::thread taking([&] { CHECK(take(early->subscriber) == version); });
+    std::thread taking([&] { CHECK(*take(early->subscriber) == version); });
     commit_by_all(open);
     taking.join();
     CHECK(early->shard.holds(version));
     const auto late = engine_on(ring, 1, 2);
-    CHECK(take(late->subscriber) == version);
+    CHECK(*take(late->subscriber) == version);
     CHECK(late->shard.holds(version));
     CHECK(stat_ring(ring.name())->policy_version == version);
 
-    std::thread first([&] { CHECK(take(early->subscriber) == version + 1); });
-    std::thread second([&] { CHECK(take(late->subscriber) == version + 1); });
+    std::thread first([&] { CHECK(*take(early->subscriber) == version + 1); });
+    std::thread second([&] { CHECK(*take(late->subscriber) == version + 1); });
     require_all(trainer.publish(version + 1));
     first.join();
     second.join();
