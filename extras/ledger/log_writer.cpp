@@ -191,6 +191,11 @@ std::uint64_t LogWriter::hand_over() {
     return ticket;
 }
 
+std::uint64_t LogWriter::last_ticket() const {
+    const std::scoped_lock held(guard_);
+    return next_ticket_ - 1;
+}
+
 std::uint64_t LogWriter::queued_bytes() const {
     std::uint64_t bytes = writing_bytes_;
     for (const Chunk& chunk : queue_) bytes += chunk.buffer.used();

@@ -47,6 +47,8 @@ class LogWriter {
     void remove_below(std::uint64_t segment);
     // All that was added may go to the disk. Returns its ticket.
     std::uint64_t hand_over();
+    // Of the last entry or mark.
+    [[nodiscard]] std::uint64_t last_ticket() const;
 
     // Whether it has room for records, on the disk and in memory.
     [[nodiscard]] bool takes() const;

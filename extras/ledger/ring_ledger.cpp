@@ -294,6 +294,7 @@ void RingLedger::end_turn() {
         static_cast<void>(log_.hand_over());
         bytes = 0;
     }
+    if (!read_.empty()) cut_ticket_ = log_.last_ticket();
     read_.clear();
     if (!gone_.empty()) {
         append_numbers(Kind::gone, gone_);
@@ -310,7 +311,7 @@ void RingLedger::end_turn() {
 }
 
 bool RingLedger::may_cut() {
-    return !waits_for_each_ || log_.has(ticket_);
+    return !waits_for_each_ || log_.has(cut_ticket_);
 }
 
 void RingLedger::begin_ack(std::span<const Record* const> records, std::int64_t step) {
@@ -398,7 +399,7 @@ void RingLedger::empty_oldest_segment() {
     if (oldest >= log_.current_segment() || oldest == unmovable_) return;
     if (!log_.should_empty(book_.load(oldest).bytes)) return;
     // The records must be in the file before they are read there.
-    if (!log_.has(ticket_)) return;
+    if (!log_.has(cut_ticket_)) return;
     std::vector<std::uint64_t> numbers;
     std::uint64_t bytes = 0;
     for (const std::uint64_t number : book_.in_segment(oldest)) {

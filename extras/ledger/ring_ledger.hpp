@@ -83,6 +83,7 @@ class RingLedger : public StashLedger {
     std::vector<std::uint64_t> again_;
     std::vector<std::uint64_t> acked_;  // by the last begin_ack()
     std::uint64_t ack_ticket_ = 0;      // likewise
+    std::uint64_t cut_ticket_ = 0;      // of the last record that was read
     std::uint64_t ticket_ = 0;
     std::uint64_t unmovable_ = 0;  // a segment of which a record could not be read
     LogWriter log_;

@@ -1,4 +1,4 @@
-// Records in the spill, which an earlier trainer moved there.
+// Records that an earlier trainer had read, and those that it had moved to the spill.
 
 #include <latch>
 
@@ -75,4 +75,24 @@ TEST_CASE("ledger: a record in the spill is durable before later ones of its pro
     read_all(*stash);
     CHECK(prompts_in(folder.path()).contains(moved_prompt(0)));
     CHECK(durable_of(ring.name()) == old_groups + passing_groups + late_groups);
+}
+
+TEST_CASE("ledger: a batch whose records the ledger has waits for no disk after a restart") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path(), Durable::record));
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send_pair(producer, "pair");
+        Batch batch;
+        REQUIRE(next_prompt(*stash, batch) == "pair");
+    }
+    std::latch stands_still(1);
+    {
+        const InUse<MortalDisk> disk([&](MortalDisk&) { stands_still.wait(); });
+        const auto stash = open_stash(ring.name());
+        Batch batch;
+        CHECK(stash->next(batch, Deadline::now()) == NextBatch::batch);
+        stands_still.count_down();
+    }
 }
