@@ -154,13 +154,15 @@ Result<void> Parking::park(const Draft& draft, std::span<const std::byte> state,
     }
     ledger::remove_unfinished(impl_->ledger_dir);
     if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes, encoder.bytes() + state.size())) {
-        return refused(Errc::store_full,
-                       fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "
-                                   "quarter of the ring's ledger_bytes. Take some up, or create "
-                                   "the ring with more",
-                                   human_bytes(encoder.bytes() + state.size()),
-                                   ledger::parked_folder(impl_->ledger_dir).string(),
-                                   human_bytes(impl_->most_bytes)));
+        return refused(
+            Errc::store_full,
+            fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "
+                        "quarter of the ring's ledger_bytes ('rollring ledger {}' counts "
+                        "them). Take some up, remove damaged ones, or create the ring "
+                        "with more",
+                        human_bytes(encoder.bytes() + state.size()),
+                        ledger::parked_folder(impl_->ledger_dir).string(),
+                        human_bytes(impl_->most_bytes), impl_->ledger_dir.string()));
     }
     const std::int64_t version = impl_->present_version();
     auto written = ledger::write_parked(
