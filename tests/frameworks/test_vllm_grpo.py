@@ -41,7 +41,7 @@ def test_a_server_samples(tmp_path: Path) -> None:
     assert found["engine"] == "vllm" and found["steps"] == STEPS
     proof = found["proof"]
     assert proof["holds"] and proof["trained"] == STEPS * 32
-    assert not found["deaths"]
+    assert not found["deaths"], errors
     assert found["lag_most"] > 0  # tokens are of versions that moved on
     assert 0 < found["reward_start"] < 0.3  # twelve tokens: a twelfth is right by chance
     assert not [name for name in rr.rings() if name.startswith(f"grpo-{process.pid}-")]
