@@ -399,7 +399,7 @@ void RingLedger::empty_oldest_segment() {
     if (oldest >= log_.current_segment() || oldest == unmovable_) return;
     if (!log_.should_empty(book_.load(oldest).bytes)) return;
     // The records must be in the file before they are read there.
-    if (!log_.has(cut_ticket_)) return;
+    if (!log_.has(ticket_)) return;
     std::vector<std::uint64_t> numbers;
     std::uint64_t bytes = 0;
     for (const std::uint64_t number : book_.in_segment(oldest)) {
