@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Prints the figures of bench/results as markdown tables.
 
-Each file there is one question: {"asks": ..., "runs": [...]}. A run says on which machine, at which
+A file with {"asks": ..., "runs": [...]} is one question. A run says on which machine, at which
 commit, when and by which command it was made, and has rows: objects whose keys are the columns. A
-cell is a text, a number, a list (one figure a run), or a spread with min, max and, where it is
-known, median. null: not recorded.
+cell is a text, a number, a list (one figure a run), a spread with min, max and, where it is known,
+median, or figures by name. null: not recorded. Any other file is the report of a program as it was
+written, and is only named.
 """
 import argparse
 import json
@@ -15,12 +16,18 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def cell(value):
+    if value is None:
+        return "not recorded"
     if isinstance(value, str):  # fractions, too: as they are written
         return value.replace("|", "\\|")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, list):
         return ", ".join(map(cell, value))
+    if not {"min", "max"} <= value.keys():
+        return ", ".join(f"{cell(key)}: {cell(figure)}" for key, figure in value.items())
     low, high = cell(value["min"]), cell(value["max"])
     return f"{cell(value['median'])} [{low}-{high}]" if "median" in value else f"{low} to {high}"
 
@@ -38,7 +45,16 @@ def of_machine(runs, wanted):
     return [run for run in runs if wanted is None or wanted in run["machine"]]
 
 
+def is_question(result):
+    runs = result.get("runs", [])
+    return "asks" in result and bool(runs) and all("rows" in run for run in runs)
+
+
 def page(name, result, machine):
+    if not is_question(result):
+        if machine is None:
+            yield from (f"## {name}", "", f"A program's report: bench/results/{name}.json", "")
+        return
     runs = of_machine(result["runs"], machine)
     if not runs:
         return
