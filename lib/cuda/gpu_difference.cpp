@@ -262,7 +262,8 @@ Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missi
         args.memory_bytes = list_.left();
         args.only_missing = only_missing ? 1 : 0;
         args.tile_count = run.tiles * (block_threads / warp_lanes);
-        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue);
+        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue,
+                                     gpu_->blocks_of(Kernel::delta_compare, tuning_.compare_share));
         if (!launched) return launched;
     }
     result =

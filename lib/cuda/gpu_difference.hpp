@@ -12,7 +12,8 @@
 namespace rollring::cuda {
 
 struct DeltaTuning {
-    unsigned waves = 4;  // of blocks
+    unsigned waves = 4;        // of blocks
+    double compare_share = 1;  // of the blocks that fit on the GPU
     // The least that is allocated for the list at once, if the GPU has it.
     std::uint64_t chunk_bytes = std::uint64_t{32} << 20;
     // An exchange that takes longer has failed, or its stream waits for something else.

@@ -27,12 +27,13 @@ class GpuMover : public device::Mover {
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
     std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
-        return make_plan(gpu_, jobs);
+        return make_plan(gpu_, jobs, {.unpack_share = share_});
     }
     Result<std::unique_ptr<device::Difference>> difference(
         std::vector<std::vector<device::CopyJob>> parts) override {
-        return make_difference(gpu_, parts);
+        return make_difference(gpu_, parts, {.compare_share = share_});
     }
+    void take_share(double share) override { share_ = share; }
     Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;
     Result<void> wait(Stream stream, Deadline deadline) override;
     Result<void> health() override;
@@ -58,6 +59,7 @@ class GpuMover : public device::Mover {
     // them, and the GPU would turn to another process meanwhile.
     CUstream callbacks_ = nullptr;
     CUevent reached_ = nullptr;
+    double share_ = 1;
 };
 
 Result<void> GpuMover::open() {

@@ -12,6 +12,7 @@
 #include "ring_link.hpp"
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
+#include "rollring/weights.hpp"
 
 namespace rollring::weights {
 
@@ -51,6 +52,9 @@ inline constexpr std::size_t end_name_bytes_max = 31;
 
 // Checks the name of either end; `what`: a publisher or a subscriber. invalid_argument.
 Result<void> check_end_name(std::string_view what, std::string_view name);
+
+// The options of any engine: its name, and its share of the device. invalid_argument.
+Result<void> check_engine(const SubscriberOptions& options);
 
 // Says hello and receives the welcome, with two descriptors at least; a refusal becomes the error
 // that it names.

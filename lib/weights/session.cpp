@@ -87,6 +87,7 @@ Result<void> Session::open_backend(const device::Gpus& gpus) {
         auto backend = gpus.open(options_.device, manifest_.memory);
         if (!backend) return std::unexpected(backend.error());
         backend_ = std::move(*backend);
+        backend_.mover->take_share(options_.staging_share);
         return {};
     }
     if (manifest_.memory != PayloadMemory::host) {

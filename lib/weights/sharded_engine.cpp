@@ -23,9 +23,7 @@ Result<WeightLayout> check_options(const SubscriberOptions& options) {
                        "an engine with a layout attaches to all ranks, and stages in their slots: "
                        "name no rank and no staging");
     }
-    if (auto named = check_end_name("subscriber", options.name); !named) {
-        return std::unexpected(named.error());
-    }
+    if (auto fine = check_engine(options); !fine) return std::unexpected(fine.error());
     auto layout = WeightLayout::from_bytes(options.layout);
     if (!layout) return layout;
     const auto memories = layout->memories();

@@ -27,9 +27,7 @@ Result<std::unique_ptr<SubscriberImpl>> SubscriberImpl::attach(std::string_view 
                                                                const device::Gpus& gpus,
                                                                Deadline deadline) {
     using Made = Result<std::unique_ptr<SubscriberImpl>>;
-    if (auto named = check_end_name("subscriber", options.name); !named) {
-        return std::unexpected(named.error());
-    }
+    if (auto fine = check_engine(options); !fine) return std::unexpected(fine.error());
     return with_publisher(ring, options, deadline, [&](RingLink link, Patience& patience) -> Made {
         auto made = std::make_unique<SubscriberImpl>(options, std::move(link));
         const auto met = made->meet(ring, into, gpus, patience);

@@ -61,6 +61,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
             comes.
         delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
+        staging_share: On a GPU whose kernels go on serving while a version is loaded: the most of
+            its multiprocessors that `WeightUpdate.load` uses, above 0 and up to 1.
         rollback_when_asked: With "delta", `next` calls `rollback` when `rollring weights
             --rollback` asks this engine to leave the version that it serves, so that the tensors
             must not be in use while it waits. An engine whose other threads use them overrides
@@ -95,6 +97,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         staging: str = "copy",
         delta_fallback: str = "refuse",
         delta_list_bytes: int = 0,
+        staging_share: float = 1.0,
         rollback_when_asked: bool = False,
         layout: WeightLayout | None = None,
         timeout: float | None = 10.0,
@@ -127,6 +130,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "staging": staging,
             "delta_fallback": delta_fallback,
             "delta_list_bytes": delta_list_bytes,
+            "staging_share": staging_share,
             "rollback_when_asked": rollback_when_asked,
         }
         if rank is not None:

@@ -227,6 +227,7 @@ SubscriberOptions subscriber_options(nb::dict given) {
     options.take("staging", made.staging, Staging::delta);
     options.take("delta_fallback", made.delta_fallback, DeltaFallback::in_place);
     options.take("delta_list_bytes", made.delta_list_bytes);
+    options.take("staging_share", made.staging_share);
     options.take("rollback_when_asked", made.rollback_when_asked);
     options.take("layout", made.layout);
     options.end("a weight subscriber");

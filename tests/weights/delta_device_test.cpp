@@ -1,5 +1,6 @@
 // Staging by difference on a device that stops getting anywhere, or fails.
 
+#include <cmath>
 #include <thread>
 
 #include "device_pair.hpp"
@@ -338,6 +339,28 @@ TEST_CASE("the memory of a list is kept for versions that change about as much")
     CHECK(kept_for(100) == kept);
     CHECK(kept_for(0) < kept / 3);
     CHECK(kept_for(1000) == 0);
+}
+
+TEST_CASE("an engine's share of its device is that of what load queues") {
+    for (const Staging staging : {Staging::copy, Staging::delta}) {
+        const DevicePair throttled(on_gpu, {.staging = staging, .staging_share = 0.25});
+        CHECK(fake_device(engine_gpu).share == 0.25);
+        CHECK(fake_device(trainer_gpu).share == 1);
+        const DevicePair whole(on_gpu, {.staging = staging});
+        CHECK(fake_device(engine_gpu).share == 1);
+    }
+    const TestRing ring;
+    for (const double share : {0.0, -0.5, 1.001, std::nan("")}) {
+        SubscriberOptions options{.device = engine_gpu, .staging_share = share};
+        auto refused = Subscriber::attach(ring.name(), {}, options, soon());
+        REQUIRE(!refused);
+        CHECK(refused.error().code == Errc::invalid_argument);
+        CHECK(refused.error().message.contains("staging_share"));
+        options.layout.resize(8);
+        refused = Subscriber::attach(ring.name(), {}, options, soon());
+        REQUIRE(!refused);
+        CHECK(refused.error().message.contains("staging_share"));
+    }
 }
 
 }  // namespace rollring::test

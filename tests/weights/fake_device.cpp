@@ -127,14 +127,17 @@ class FakeMover : public HostMover {
     Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) override {
         auto made = HostMover::plan(std::move(jobs));
         if (!made) return made;
+        device_->share = share_;
         return std::make_unique<FakePlan>(*device_, std::move(*made));
     }
     Result<std::unique_ptr<Difference>> difference(
         std::vector<std::vector<CopyJob>> parts) override {
         auto made = HostMover::difference(std::move(parts));
         if (!made) return made;
+        device_->share = share_;
         return std::make_unique<FakeDifference>(*device_, std::move(*made));
     }
+    void take_share(double share) override { share_ = share; }
     std::optional<std::size_t> find_absent(std::span<const MemoryPlace> places) override {
         const auto found =
             std::ranges::find(places, device_->released.load(), &MemoryPlace::address);
@@ -162,6 +165,7 @@ class FakeMover : public HostMover {
 
   private:
     FakeDevice* device_;
+    double share_ = 1;
 };
 
 // A host block under another kind's name.
