@@ -234,9 +234,9 @@ struct SubscriberOptions {
     DeltaFallback delta_fallback = DeltaFallback::refuse;
     // Memory of the list; 0: a quarter of the tensors' bytes, 64 KiB at least.
     std::uint64_t delta_list_bytes = 0;
-    // For an engine that serves while a version is loaded: the most of a GPU's multiprocessors that
-    // load() uses, above 0 and up to 1. A smaller share makes load() longer, and other work beside
-    // it faster. The exchange of Staging::delta has the whole GPU. On the host it has no effect.
+    // With Staging::delta, for an engine that serves while a version is loaded: load() keeps the
+    // GPU busy for this share of the time, above 0 and up to 1, in bursts below a millisecond. The
+    // exchange has the whole GPU. Has no effect on the host.
     double staging_share = 1;
     // With Staging::delta: next() ends with Errc::rollback_asked once ask_rollback() wants the
     // version to be left that the engine serves. Without it ask_rollback() is told that the engine

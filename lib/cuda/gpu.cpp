@@ -150,13 +150,6 @@ Result<void> Gpu::launch_tiles(Kernel kernel, const Grid& grid, void* args, CUst
         result, fmt::format("GPU {}: cannot launch {}", device_.gpu, kernel_names[index])));
 }
 
-std::uint64_t Gpu::blocks_of(Kernel kernel, double share) const {
-    if (share >= 1) return 0;
-    const auto resident =
-        static_cast<double>(kernels_.at(static_cast<std::size_t>(kernel)).resident);
-    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(share * resident));
-}
-
 Result<DeviceBuffer> DeviceBuffer::make(std::shared_ptr<const Gpu> gpu, std::uint64_t bytes) {
     DeviceBuffer made;
     made.gpu_ = std::move(gpu);

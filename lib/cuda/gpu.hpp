@@ -65,10 +65,6 @@ class Gpu {
         return launch_tiles(kernel, {args.tile_count, waves, blocks}, &copy, stream);
     }
 
-    // A share of the blocks that fit on the GPU at once, at least one; 0, no limit, for all of
-    // them.
-    [[nodiscard]] std::uint64_t blocks_of(Kernel kernel, double share) const;
-
   private:
     Gpu(Context context, Device device) : context_(std::move(context)), device_(device) {}
     Result<void> load();

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "delta_args.hpp"
+#include "delta_tables.hpp"
 #include "fault_point.hpp"
 #include "job_tables.hpp"
 #include "list_memory.hpp"
@@ -28,6 +29,8 @@ using device::CopyJob;
 
 // Pauses of a few milliseconds are not prolonged by sleeping.
 constexpr std::int64_t awake_ns = 20'000'000;
+// Between bursts, even if one was held up by other work.
+constexpr std::int64_t rest_most_ns = 50'000'000;
 
 // Pinned memory of the host.
 class Pinned {
@@ -47,83 +50,6 @@ class Pinned {
     std::shared_ptr<const Gpu> gpu_;
     void* at_ = nullptr;
 };
-
-// Tiles of one kind in the tables.
-struct Run {
-    std::uint64_t kind;
-    std::uint64_t first;
-    std::uint64_t tiles;
-};
-
-// Of the entries of a tile: all values, or places and values of a fourth of them.
-constexpr std::uint64_t entries_most(std::uint64_t tile_bytes) {
-    return (tile_bytes + 15) / 16 * 16 + 16;
-}
-
-// The tables of all parts as the host builds them. Tiles of one kind lie together, in the order of
-// the parts.
-struct DeltaTables {
-    std::vector<DeltaJob> jobs;
-    std::vector<Layout> layouts;
-    std::vector<Tile> tiles;
-    std::vector<std::uint64_t> elements;                       // of each part
-    std::vector<std::array<std::uint64_t, delta_kinds>> ends;  // in `tiles`, of each part
-    std::uint64_t list_bytes_most = 0;
-
-    explicit DeltaTables(const std::vector<std::vector<CopyJob>>& parts);
-
-  private:
-    std::uint32_t add_job(const CopyJob& job);
-};
-
-// The kind of its tiles.
-std::uint32_t DeltaTables::add_job(const CopyJob& job) {
-    DeltaJob row{};
-    row.tensor = reinterpret_cast<std::uint64_t>(job.tensor);
-    row.slot_offset = job.slot_offset;
-    row.bytes = job.elements * job.element_bytes;
-    row.element_shift = static_cast<std::uint32_t>(std::countr_zero(job.element_bytes));
-    std::uint32_t kind = row.element_shift;
-    if (job.shape.empty()) {
-        row.unit_shift =
-            static_cast<std::uint32_t>(std::countr_zero(16 | row.slot_offset | row.tensor));
-    } else {
-        DeviceJob view{};
-        layouts.push_back(lay_out_view(job, view));
-        row.layout = static_cast<std::uint32_t>(layouts.size());
-        row.unit_shift = view.element_shift;
-        kind += delta_strided;
-    }
-    jobs.push_back(row);
-    return kind;
-}
-
-DeltaTables::DeltaTables(const std::vector<std::vector<CopyJob>>& parts)
-    : elements(parts.size()), ends(parts.size()) {
-    std::array<std::vector<std::pair<std::size_t, std::uint32_t>>, delta_kinds> of_kind;
-    for (std::size_t part = 0; part < parts.size(); part++) {
-        for (const CopyJob& job : parts[part]) {
-            elements[part] += job.elements;
-            const std::uint32_t kind = add_job(job);
-            of_kind.at(kind).emplace_back(part, static_cast<std::uint32_t>(jobs.size() - 1));
-        }
-    }
-    for (std::uint32_t kind = 0; kind < delta_kinds; kind++) {
-        auto next = of_kind.at(kind).begin();
-        for (std::size_t part = 0; part < parts.size(); part++) {
-            for (; next != of_kind.at(kind).end() && next->first == part; next++) {
-                const std::uint32_t job = next->second;
-                for (std::uint64_t at = 0; at * delta_tile_bytes < jobs[job].bytes; at++) {
-                    tiles.push_back({job, static_cast<std::uint32_t>(at)});
-                    const std::uint64_t left = jobs[job].bytes - at * delta_tile_bytes;
-                    list_bytes_most +=
-                        entries_most(std::min<std::uint64_t>(left, delta_tile_bytes));
-                }
-            }
-            ends[part].at(kind) = tiles.size();
-        }
-    }
-}
 
 class GpuDifference : public device::Difference {
   public:
@@ -147,6 +73,11 @@ class GpuDifference : public device::Difference {
         std::size_t part;
         ListMemory<DeviceBuffer>::Point before;
         std::uint64_t used = 0;  // by this part
+        std::vector<Run> runs = {};
+        std::size_t burst = 0;  // the first of its runs, and their number
+        std::size_t burst_runs = 0;
+        std::int64_t begun_ns = 0;                        // of the burst
+        std::optional<std::int64_t> rests_until_ns = {};  // before the burst begins
     };
     // An exchange that may not have ended.
     struct Exchange {
@@ -161,6 +92,9 @@ class GpuDifference : public device::Difference {
     Result<void> queue_compare(const std::byte* slot, bool only_missing, CUstream queue);
     Result<void> begin(std::size_t part, const std::byte* slot, Stream stream);
     Result<void> wait(Deadline deadline);
+    // False: this was the last burst.
+    bool next_burst();
+    Result<void> rest(const std::byte* slot, Stream stream, Deadline deadline);
     void drop();
     [[nodiscard]] std::unexpected<Error> failed(CUresult result, std::string_view what) const {
         return std::unexpected(
@@ -253,17 +187,19 @@ DeltaArgs GpuDifference::args_for(const Run& run, const std::byte* slot) const {
 Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missing,
                                           CUstream queue) {
     const Driver& api = gpu_->api();
+    comparing_->begun_ns = monotonic_ns();
     CUresult result = api.cuMemsetD8Async(counters_.address(), 0, sizeof(DeltaCounters), queue);
     if (result != CUDA_SUCCESS) return failed(result, "zero the counters of a list");
-    for (const Run& run : runs(comparing_->part, comparing_->part + 1)) {
+    const std::span burst =
+        std::span(comparing_->runs).subspan(comparing_->burst, comparing_->burst_runs);
+    for (const Run& run : burst) {
         DeltaArgs args = args_for(run, slot);
         args.counters = std::bit_cast<DeltaCounters*>(counters_.address());
         if (const DeviceBuffer* chunk = list_.now()) args.memory = chunk->address() + list_.used();
         args.memory_bytes = list_.left();
         args.only_missing = only_missing ? 1 : 0;
         args.tile_count = run.tiles * (block_threads / warp_lanes);
-        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue,
-                                     gpu_->blocks_of(Kernel::delta_compare, tuning_.compare_share));
+        auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue);
         if (!launched) return launched;
     }
     result =
@@ -307,6 +243,36 @@ Result<void> GpuDifference::wait(Deadline deadline) {
     }
 }
 
+// Other work has the GPU between two bursts for as long as the share says.
+bool GpuDifference::next_burst() {
+    Comparing& now = *comparing_;
+    now.burst += now.burst_runs;
+    if (now.burst == now.runs.size()) return false;
+    const std::int64_t ended_ns = monotonic_ns();
+    const auto rest_ns = static_cast<double>(ended_ns - now.begun_ns) * (1 / tuning_.share - 1);
+    now.rests_until_ns =
+        ended_ns + static_cast<std::int64_t>(std::min(rest_ns, double{rest_most_ns}));
+    return true;
+}
+
+// Ends a pause, and queues the burst behind it.
+Result<void> GpuDifference::rest(const std::byte* slot, Stream stream, Deadline deadline) {
+    if (!comparing_->rests_until_ns) return {};
+    for (;;) {
+        const std::int64_t left_ns = *comparing_->rests_until_ns - monotonic_ns();
+        if (left_ns <= 0) break;
+        if (deadline.passed()) {
+            return refused(Errc::timed_out, fmt::format("GPU {}: a comparison with a share of {} "
+                                                        "did not end by the deadline",
+                                                        gpu_->device().gpu, tuning_.share));
+        }
+        std::this_thread::sleep_for(
+            std::chrono::nanoseconds(std::min<std::int64_t>(left_ns, 1'000'000)));
+    }
+    comparing_->rests_until_ns.reset();
+    return launch_compare(slot, false, stream);
+}
+
 Result<void> GpuDifference::begin(std::size_t part, const std::byte* slot, Stream stream) {
     listed_ = part;
     size_.elements += elements_[part];
@@ -314,7 +280,13 @@ Result<void> GpuDifference::begin(std::size_t part, const std::byte* slot, Strea
     if (list_.now() == nullptr) {
         if (const auto room = list_.grow(0); !room) return std::unexpected(room.error());
     }
-    comparing_ = {part, list_.end()};
+    comparing_ = {.part = part, .before = list_.end()};
+    comparing_->runs = runs(part, part + 1);
+    comparing_->burst_runs = comparing_->runs.size();
+    if (tuning_.share < 1) {
+        comparing_->runs = cut(comparing_->runs, tuning_.burst_tiles);
+        comparing_->burst_runs = std::min<std::size_t>(1, comparing_->runs.size());
+    }
     return launch_compare(slot, false, stream);
 }
 
@@ -325,7 +297,9 @@ Result<device::Fit> GpuDifference::compare(std::size_t number, const std::byte* 
         if (auto begun = begin(number, slot, stream); !begun) return std::unexpected(begun.error());
     }
     for (;;) {
-        if (auto waited = wait(deadline); !waited) return std::unexpected(waited.error());
+        auto waited = rest(slot, stream, deadline);
+        if (waited) waited = wait(deadline);
+        if (!waited) return std::unexpected(waited.error());
         DeltaCounters counters{};
         std::memcpy(&counters, read_back_.data(), sizeof counters);
         // After the first tile without room none has any.
@@ -333,7 +307,10 @@ Result<device::Fit> GpuDifference::compare(std::size_t number, const std::byte* 
         list_.take(used);
         comparing_->used += used;
         size_.changed += counters.changed;
-        if (counters.missing == 0) break;
+        if (counters.missing == 0) {
+            if (next_burst()) continue;
+            break;
+        }
         const auto room = list_.grow(counters.missing);
         if (!room || *room != Room::there) {
             drop();

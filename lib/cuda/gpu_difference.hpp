@@ -12,8 +12,11 @@
 namespace rollring::cuda {
 
 struct DeltaTuning {
-    unsigned waves = 4;        // of blocks
-    double compare_share = 1;  // of the blocks that fit on the GPU
+    unsigned waves = 4;  // of blocks
+    // Of the time, for comparisons: with less than 1 the GPU has other work between bursts of this
+    // many tiles, 128 MiB.
+    double share = 1;
+    std::uint64_t burst_tiles = 4096;
     // The least that is allocated for the list at once, if the GPU has it.
     std::uint64_t chunk_bytes = std::uint64_t{32} << 20;
     // An exchange that takes longer has failed, or its stream waits for something else.

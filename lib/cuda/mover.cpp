@@ -27,11 +27,11 @@ class GpuMover : public device::Mover {
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
     std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
-        return make_plan(gpu_, jobs, {.unpack_share = share_});
+        return make_plan(gpu_, jobs);
     }
     Result<std::unique_ptr<device::Difference>> difference(
         std::vector<std::vector<device::CopyJob>> parts) override {
-        return make_difference(gpu_, parts, {.compare_share = share_});
+        return make_difference(gpu_, parts, {.share = share_});
     }
     void take_share(double share) override { share_ = share; }
     Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;

@@ -14,7 +14,6 @@ namespace rollring::cuda {
 struct Tuning {
     std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
     unsigned waves = 4;                // blocks per launch: more balance, fewer start quicker
-    double unpack_share = 1;           // of the blocks that fit on the GPU
 };
 
 Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,

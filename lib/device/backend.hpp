@@ -126,8 +126,8 @@ class Mover {
     // each is a view, and no two elements of the tensors share memory.
     virtual Result<std::unique_ptr<Difference>> difference(
         std::vector<std::vector<CopyJob>> parts) = 0;
-    // Plans and differences that are made from now on copy out of a slot, and compare, with at most
-    // this share of the device, above 0. Has no effect on the CPU.
+    // Differences that are made from now on have the device compare for this share of the time,
+    // above 0. Has no effect on the CPU.
     virtual void take_share(double) {}
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).

@@ -69,10 +69,16 @@ Result<void> check_end_name(std::string_view what, std::string_view name) {
 Result<void> check_engine(const SubscriberOptions& options) {
     if (auto named = check_end_name("subscriber", options.name); !named) return named;
     const double share = options.staging_share;
-    if (share > 0 && share <= 1) return {};
-    return refused(
-        Errc::invalid_argument,
-        fmt::format("SubscriberOptions::staging_share is above 0 and up to 1, not {}", share));
+    if (!(share > 0 && share <= 1)) {
+        return refused(
+            Errc::invalid_argument,
+            fmt::format("SubscriberOptions::staging_share is above 0 and up to 1, not {}", share));
+    }
+    if (share < 1 && options.staging != Staging::delta) {
+        return refused(Errc::invalid_argument,
+                       "SubscriberOptions::staging_share is for Staging::delta");
+    }
+    return {};
 }
 
 Result<Received> greet(int socket, MessageKind kind, const RingLink& link, std::string_view name,

@@ -61,8 +61,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
             comes.
         delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
-        staging_share: On a GPU whose kernels go on serving while a version is loaded: the most of
-            its multiprocessors that `WeightUpdate.load` uses, above 0 and up to 1.
+        staging_share: With "delta", on a GPU that serves while a version is loaded: the share of
+            the time for which `WeightUpdate.load` keeps it busy, above 0 and up to 1.
         rollback_when_asked: With "delta", `next` calls `rollback` when `rollring weights
             --rollback` asks this engine to leave the version that it serves, so that the tensors
             must not be in use while it waits. An engine whose other threads use them overrides

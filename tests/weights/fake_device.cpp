@@ -127,7 +127,6 @@ class FakeMover : public HostMover {
     Result<std::unique_ptr<CopyPlan>> plan(std::vector<CopyJob> jobs) override {
         auto made = HostMover::plan(std::move(jobs));
         if (!made) return made;
-        device_->share = share_;
         return std::make_unique<FakePlan>(*device_, std::move(*made));
     }
     Result<std::unique_ptr<Difference>> difference(

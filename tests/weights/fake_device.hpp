@@ -21,7 +21,7 @@ struct FakeDevice {
     std::atomic<void*> compares_on = nullptr;     // the stream named last
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
     std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
-    std::atomic<double> share = 1;                // of the plans that were made last
+    std::atomic<double> share = 1;                // of the difference that was made last
     std::atomic<int> verifications = 0;           // of parts, that were asked for
     std::atomic<int> blocks = 0;                  // that were made and not freed
     // Runs the work that waits on the streams, and lets them go on.
