@@ -2,12 +2,16 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <atomic>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "column_plan.hpp"
 #include "rollring/schema.hpp"
+#include "stream_copy.hpp"
 
 namespace rollring {
 namespace gathering {
@@ -38,13 +42,43 @@ bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t
     return true;
 }
 
-bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i) {
+// Copies past the caches, of columns that have one dtype in records and target.
+class Streams {
+  public:
+    // Calls of copy() follow in the order of calls of add().
+    void add(const ColumnPlan& plan, const Run& run) {
+        if (is_streamed(plan, run)) sources_.push_back(source_of(plan, run));
+    }
+    void start() { ahead_.emplace(sources_); }
+    void copy(const ColumnPlan& plan, const Run& run, std::byte* to) {
+        ahead_->begin(next_++);
+        stream_copy(to, source_of(plan, run), *ahead_);
+    }
+    static bool is_streamed(const ColumnPlan& plan, const Run& run) {
+        return run.kind == Run::Kind::copied && plan.from_type() == plan.to_type();
+    }
+
+  private:
+    static ReadAhead::Source source_of(const ColumnPlan& plan, const Run& run) {
+        return {run.from, run.count * plan.row_bytes()};
+    }
+    std::vector<ReadAhead::Source> sources_;
+    std::optional<ReadAhead> ahead_;
+    std::size_t next_ = 0;
+};
+
+// `streams`: null if caches hold the arrays.
+bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i, Streams* streams) {
     bool good = true;
     Found found;
     static_cast<void>(find(i, found));  // checked before
     plan.runs_of(i, found, [&](const Run& run) {
         std::byte* to = plan.target().data() + run.first * plan.row_bytes();
         const std::uint64_t elements = run.count * plan.row_elements();
+        if (streams != nullptr && Streams::is_streamed(plan, run)) {
+            streams->copy(plan, run, to);
+            return;
+        }
         switch (run.kind) {
             case Run::Kind::copied:
                 good &= convert(plan.from_type(), run.from, plan.to_type(), to, elements);
@@ -77,35 +111,89 @@ class FirstBad {
     std::atomic<std::size_t> first_ = none;
 };
 
-Result<void> copy_column(const ColumnPlan& plan, const Ahead& ahead, std::size_t sequences,
-                         std::uint32_t threads) {
-    const Finder find = plan.finder();
-    for (std::size_t i = 0; i < sequences; i++) {
-        Found found;
-        ahead.fetch(i);
-        if (!find(i, found)) return plan.refusal(i);
-    }
-    std::atomic<std::size_t> next = 0;
-    FirstBad bad;
-    const auto work = [&] {
-        for (std::size_t i = next++; i < sequences; i = next++) {
-            if (!run_all(plan, find, i)) bad.note(i);
-        }
-    };
-    const unsigned workers = threads_for(plan.target().size(), threads);
-    std::vector<std::jthread> helpers;
-    for (unsigned i = 1; i < std::min<std::size_t>(workers, sequences); i++) {
-        try {
-            helpers.emplace_back(work);
-        } catch (const std::system_error&) {
-            break;  // fewer threads can do it, too
+// All columns of a sequence together: they are neighbours in its record.
+class HostGather {
+  public:
+    HostGather(std::span<const ColumnPlan> plans, std::size_t sequences)
+        : plans_(plans), sequences_(sequences), bad_(plans.size()) {
+        for (const ColumnPlan& plan : plans) {
+            finders_.push_back(plan.finder());
+            bytes_ += plan.target().size();
         }
     }
-    work();
-    helpers.clear();
-    if (const auto first = bad.get()) return plan.out_of_range(*first);
-    return {};
-}
+    // Whether each sequence has each column.
+    Result<void> check(const Ahead& ahead) const {
+        for (std::size_t column = 0; column < plans_.size(); column++) {
+            for (std::size_t i = 0; i < sequences_; i++) {
+                Found found;
+                ahead.fetch(i);
+                if (!finders_[column](i, found)) return plans_[column].refusal(i);
+            }
+        }
+        return {};
+    }
+    Result<void> run(std::uint32_t threads) {
+        const std::size_t workers = std::min<std::size_t>(threads_for(bytes_, threads), sequences_);
+        // Few turns at the counter, and still an even end.
+        share_ =
+            std::clamp<std::size_t>(sequences_ / (std::max<std::size_t>(workers, 1) * 8), 1, 64);
+        std::vector<std::jthread> helpers;
+        for (std::size_t i = 1; i < workers; i++) {
+            try {
+                helpers.emplace_back([this] { work(); });
+            } catch (const std::system_error&) {
+                break;  // fewer threads can do it, too
+            }
+        }
+        work();
+        helpers.clear();
+        for (std::size_t column = 0; column < plans_.size(); column++) {
+            if (const auto first = bad_[column].get()) return plans_[column].out_of_range(*first);
+        }
+        return {};
+    }
+
+  private:
+    void work() {
+        for (std::size_t begin = next_.fetch_add(share_); begin < sequences_;
+             begin = next_.fetch_add(share_)) {
+            copy(begin, std::min(begin + share_, sequences_));
+        }
+        end_streams();
+    }
+    void copy(std::size_t begin, std::size_t end) {
+        std::optional<Streams> streams;
+        if (bytes_ >= streamed_from) {
+            streams.emplace();
+            each(begin, end, [&](std::size_t column, std::size_t i) {
+                Found found;
+                static_cast<void>(finders_[column](i, found));
+                plans_[column].runs_of(i, found,
+                                       [&](const Run& run) { streams->add(plans_[column], run); });
+            });
+            streams->start();
+        }
+        each(begin, end, [&](std::size_t column, std::size_t i) {
+            const bool good =
+                run_all(plans_[column], finders_[column], i, streams ? &*streams : nullptr);
+            if (!good) bad_[column].note(i);
+        });
+    }
+    template <class Each>
+    void each(std::size_t begin, std::size_t end, const Each& each) const {
+        for (std::size_t i = begin; i < end; i++) {
+            for (std::size_t column = 0; column < plans_.size(); column++) each(column, i);
+        }
+    }
+
+    std::span<const ColumnPlan> plans_;
+    std::size_t sequences_;
+    std::vector<FirstBad> bad_;
+    std::vector<Finder> finders_;
+    std::uint64_t bytes_ = 0;
+    std::size_t share_ = 1;
+    std::atomic<std::size_t> next_ = 0;
+};
 
 GatherColumn with_pad(GatherColumn column, const Layout& layout) {
     if (!column.pad) column.pad = layout.padding.value;
@@ -160,12 +248,10 @@ Result<void> gather(const Sequences& batch, const Schema& schema,
     if (!placement) return std::unexpected(placement.error());
     const auto plans = gathering::plan_columns(batch, schema, columns, layout, *placement);
     if (!plans) return std::unexpected(plans.error());
-    const gathering::Ahead ahead(batch, *placement, *plans);
-    for (const gathering::ColumnPlan& plan : *plans) {
-        auto copied = gathering::copy_column(plan, ahead, placement->sequences.size(), threads);
-        if (!copied) return copied;
-    }
-    return {};
+    gathering::HostGather all(*plans, placement->sequences.size());
+    const auto checked = all.check(gathering::Ahead(batch, *placement, *plans));
+    if (!checked) return checked;
+    return all.run(threads);
 }
 
 }  // namespace rollring
