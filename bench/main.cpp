@@ -175,6 +175,16 @@ void add_stash(CLI::App& app) {
     add_question<StashQuestion>(app, "stash", "groups and batches against plain polling", add);
 }
 
+void add_gather(CLI::App& app) {
+    const auto add = [](CLI::App* sub, GatherQuestion& options) {
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--threads", options.threads, Bounds{1, 256}, "of the gather and of memcpy");
+        option(sub, "--bytes", options.bytes, "of a batch's ids and logprobs");
+    };
+    add_question<GatherQuestion>(
+        app, "gather", "a batch's columns into packed arrays of the host, against memcpy", add);
+}
+
 void add_ledger(CLI::App& app) {
     const auto add = [](CLI::App* sub, LedgerQuestion& options) {
         option(sub, "--directory", options.directory, "for the ledgers; on a disk, not in memory")
@@ -295,6 +305,7 @@ int main(int argc, char** argv) {
     bench::add_viewers(app);
     bench::add_latency(app);
     bench::add_stash(app);
+    bench::add_gather(app);
     bench::add_ledger(app);
     bench::add_peers(app);
     bench::add_scaling(app);

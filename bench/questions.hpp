@@ -84,6 +84,14 @@ struct StashQuestion {
 };
 void run(const StashQuestion& options);
 
+struct GatherQuestion {
+    Common common = {.repeat = 5, .seconds = 0.2};
+    std::vector<std::uint32_t> tokens = {256, 2048, 16'384, 131'072};
+    std::vector<std::uint32_t> threads = {1, 4};
+    std::string bytes = "256MiB";
+};
+void run(const GatherQuestion& options);
+
 struct LedgerQuestion {
     Common common = {.seconds = 1};
     std::string directory;

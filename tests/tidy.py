@@ -112,6 +112,7 @@ ARROWS = {
     "examples": (),
     "bench": ("cli/terminal",),
     "bench/ring": ("bench",),
+    "bench/gather": ("bench/ring", "bench"),
     "bench/ledger": ("bench/peers", "bench/ring", "bench"),
     "bench/stash": ("bench/ring", "bench"),
     "bench/scale": ("bench", "cli/terminal"),
