@@ -3,10 +3,14 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "control_socket.hpp"
+#include "tensor_memory.hpp"
 
 namespace rollring::weights {
 namespace {
@@ -81,6 +85,20 @@ PlanOptions devices_of(std::span<const Manifest> ranks, const WeightLayout& engi
     return made;
 }
 
+// Memories of the engine that share bytes: tied parameters under several names. The plan keeps
+// elements apart within one memory only.
+bool share_memory(std::vector<const WeightTensor*> memories) {
+    const auto begin = [](const WeightTensor* one) {
+        return reinterpret_cast<std::uintptr_t>(one->data);
+    };
+    std::erase_if(memories, [](const WeightTensor* one) { return *count_elements(*one) == 0; });
+    std::ranges::sort(memories, {}, begin);
+    const auto reaches = [&](const WeightTensor* one, const WeightTensor* next) {
+        return begin(one) + *count_elements(*one) * one->dtype.bytes() > begin(next);
+    };
+    return std::ranges::adjacent_find(memories, reaches) != memories.end();
+}
+
 WeightTensor view_of(const PlanCopy& copy, const LayoutMemory& from, const WeightTensor& to) {
     return {.name = from.name,
             .dtype = to.dtype,
@@ -108,6 +126,35 @@ std::vector<TensorInfo> infos_of(const WeightLayout& trainer) {
         }
     }
     return infos;
+}
+
+// Whether views of different elements share memory, across ranks too: they would be written twice.
+// layout_mismatch, with the engine's names.
+Result<void> check_apart(const WeightPlan& plan, std::span<const WeightTensor* const> memories) {
+    std::vector<WeightTensor> views;
+    views.reserve(plan.copies());
+    std::vector<const WeightTensor*> written;
+    using Dims = std::vector<std::int64_t>;
+    std::set<std::tuple<std::uint32_t, std::uint64_t, const void*, Dims, Dims, Dims>> known;
+    for (std::size_t i = 0; i < plan.copies(); i++) {
+        const PlanCopy copy = plan.copy(i);
+        WeightTensor view = view_of(copy, {}, *memories[copy.to]);
+        // Tied tensors may have the same source, and the same boxes: the copy is made once.
+        const bool fresh = known
+                               .emplace(copy.from, copy.from_offset, view.data, view.shape,
+                                        view.strides, view.view->strides)
+                               .second;
+        if (!fresh) continue;
+        view.name = memories[copy.to]->name;
+        view.view.reset();
+        written.push_back(&views.emplace_back(std::move(view)));
+    }
+    const auto shared = find_overlap(written);
+    if (!shared) return {};
+    return refused(Errc::layout_mismatch,
+                   fmt::format("tensors '{}' and '{}' of the engine share memory, and are two in "
+                               "the trainer: one would overwrite the other",
+                               shared->first, shared->second));
 }
 
 }  // namespace
@@ -173,6 +220,11 @@ Result<ShardSources> shard_sources(std::span<const Manifest> ranks, const Weight
                                        from.dtype.to_string(), to.dtype.to_string()));
         }
         made.into[from.rank].push_back(view_of(copy, from, to));
+    }
+    if (share_memory(*memories)) {
+        if (auto apart = check_apart(*plan, *memories); !apart) {
+            return std::unexpected(apart.error());
+        }
     }
     return made;
 }
