@@ -24,7 +24,8 @@ ROLLRING_API std::string_view name(Staging staging);
 enum class DeltaFallback : std::uint8_t {
     refuse,    // rejected; copied in place by an engine that serves no version, or is poisoned
     beside,    // the list grows beyond its bound
-    in_place,  // copied into the tensors while it comes: a failure poisons the subscriber
+    in_place,  // copied into the tensors while it comes: a failure poisons the subscriber; of a
+               // sharded trainer, copied once it is committed
 };
 ROLLRING_API std::string_view name(DeltaFallback fallback);
 
@@ -68,7 +69,7 @@ struct RollbackAnswer {
 
 struct RollbackReport {
     std::int64_t version = -1;            // that was to be left
-    std::vector<RollbackAnswer> engines;  // that were attached
+    std::vector<RollbackAnswer> engines;  // that were attached, at each rank to which they are
 };
 
 // Asks the attached engines of all publishers of the channel to restore the version before the

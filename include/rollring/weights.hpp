@@ -243,10 +243,10 @@ struct SubscriberOptions {
     // refuses.
     bool rollback_when_asked = false;
     // For an engine of a sharded trainer: the table of a WeightLayout (to_bytes) with the boxes
-    // that this engine's tensors need. Its memories have the names, dtypes and numbers of elements
-    // of `into`, which are contiguous. The engine attaches to all ranks of the trainer. A version
-    // stays in the trainer's slots until it is committed, and adopt() copies it into `into`, so
-    // that only a device that fails poisons the engine; in_place and partial are ignored.
+    // that this engine's tensors need, in memories of the names, dtypes and numbers of elements of
+    // `into`, which are contiguous. It attaches to all ranks. A version stays in their slots until
+    // it is committed; adopt() copies it, or exchanges the one list of Staging::delta, so that only
+    // a device that fails poisons the engine. in_place and partial are ignored.
     std::vector<std::byte> layout = {};
 };
 

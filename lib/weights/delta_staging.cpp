@@ -31,12 +31,13 @@ class Timed {
 }  // namespace
 
 DeltaStaging::DeltaStaging(std::unique_ptr<device::Difference> difference,
-                           const SubscriberOptions& options, std::uint64_t bytes)
+                           const SubscriberOptions& options, std::uint64_t bytes, bool held)
     : difference_(std::move(difference)),
       fallback_(options.delta_fallback),
       device_(options.device),
       list_bytes_(options.delta_list_bytes != 0 ? options.delta_list_bytes
-                                                : std::max(bytes / 4, list_bytes_least)) {}
+                                                : std::max(bytes / 4, list_bytes_least)),
+      held_(held) {}
 
 Result<void> DeltaStaging::start(std::int64_t version, const Holding& holding, Deadline deadline) {
     before_.reset();
@@ -104,10 +105,13 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
         return true;
     }
     if (!may_copy_) return no_room(fit);
-    holding.touch();
     report_.way = DeltaWay::in_place;
-    if (auto swapped = difference_->swap(std::exchange(parts_, 0), {}); !swapped) {
-        return std::unexpected(swapped.error());
+    const std::uint32_t parts = std::exchange(parts_, 0);
+    if (!held_) {
+        holding.touch();
+        if (auto swapped = difference_->swap(parts, {}); !swapped) {
+            return std::unexpected(swapped.error());
+        }
     }
     difference_->clear(0, 0);  // its memory is of no more use
     return false;

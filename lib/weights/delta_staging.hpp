@@ -15,15 +15,17 @@ namespace rollring::weights {
 
 class DeltaStaging {
   public:
-    // `bytes`: of all tensors.
+    // `bytes`: of all tensors. `held`: all parts stay readable until the version is adopted.
     DeltaStaging(std::unique_ptr<device::Difference> difference, const SubscriberOptions& options,
-                 std::uint64_t bytes);
+                 std::uint64_t bytes, bool held = false);
 
     // Begins a version; the one before cannot be rolled back any more. `holding`: of the engine.
     // Waits for an exchange that the device has not ended. Can be retried after timed_out.
     Result<void> start(std::int64_t version, const Holding& holding, Deadline deadline);
     // Lists the differences of a part. False: there is no room, so the differences of the parts
-    // before it are in the tensors now, and it and all later parts are to be copied there.
+    // before it are in the tensors now, and it and all later parts are to be copied there. Of parts
+    // that are held, nothing is in the tensors, and all are to be copied once the version is
+    // committed.
     // too_large, out_of_device_memory, system: there is no room, and that is not allowed.
     // After another error the device may still read the slot. timed_out: a call with the same part
     // and slot goes on, in the stream of the first call.
@@ -40,6 +42,8 @@ class DeltaStaging {
     // Exchanges them back; returns the version before.
     Result<std::int64_t> roll_back(Holding& holding);
 
+    // Whether all parts so far are in the list.
+    [[nodiscard]] bool is_listed() const { return listed_; }
     [[nodiscard]] bool can_roll_back() const { return before_.has_value(); }
     [[nodiscard]] const DeltaReport& report() const { return report_; }
 
@@ -51,6 +55,7 @@ class DeltaStaging {
     DeltaFallback fallback_;
     Device device_;
     std::uint64_t list_bytes_;
+    bool held_;
     std::uint64_t kept_bytes_ = 0;     // of the list's memory, from one version to the next
     std::uint64_t swapped_bytes_ = 0;  // of the last list whose version was adopted
     std::uint32_t parts_ = 0;          // of the version, that are in the list

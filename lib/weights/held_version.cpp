@@ -34,12 +34,25 @@ void SubscriberImpl::unread() {
     if (holding_.state() != SubscriberState::poisoned) set_state(SubscriberState::ready);
 }
 
+Result<void> SubscriberImpl::hold_next(Deadline slice, Deadline deadline) {
+    auto lent = lend(update_.parts_lent, slice, deadline);
+    return lent ? Result<void>() : std::unexpected(std::move(lent.error()));
+}
+
 Result<void> SubscriberImpl::hold(Deadline slice, Deadline deadline) {
     if (auto there = check_own_memory(); !there) return give_up(std::move(there.error()));
-    for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
-        if (auto lent = lend(i, slice, deadline); !lent) return std::unexpected(lent.error());
+    while (update_.parts_lent < parts()) {
+        if (auto held = hold_next(slice, deadline); !held) return held;
     }
     return {};
+}
+
+void SubscriberImpl::leave_part(Stream stream, device::Mover& by) {
+    if (update_.lent_slots.empty()) return;
+    const std::uint64_t number = update_.first_part_number + update_.parts_lent - 1;
+    // After an error the device has failed, and reads nothing more.
+    static_cast<void>(
+        session_->reading().finish_part(number, update_.lent_slots.back(), stream, by));
 }
 
 bool SubscriberImpl::is_in_ring() const {
@@ -67,6 +80,19 @@ void SubscriberImpl::abandon(std::string_view why) {
 void SubscriberImpl::poison(const Error& why) {
     holding_.touch();
     static_cast<void>(give_up(why));
+}
+
+void SubscriberImpl::note_rollback(const Result<std::int64_t>& before) {
+    if (before) {
+        holding_.go_back(*before);
+        store_release(session_->own().live_version, *before);
+        return;
+    }
+    holding_.touch();
+    holding_.give_up(before.error().message);
+    store_release(session_->own().staged_version, std::int64_t{-1});
+    session_->own().problem.store(before.error().message);
+    session_->say(holding_.state());
 }
 
 }  // namespace rollring::weights

@@ -36,7 +36,8 @@ void Reading::part_reached(void* context) {
     self.calls_--;  // last: the subscriber may be gone from here on
 }
 
-Result<void> Reading::finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream) {
+Result<void> Reading::finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream,
+                                  device::Mover& by) {
     if (slot >= parts_.size()) parts_.resize(slot + 1);
     if (!parts_[slot]) parts_[slot] = std::make_unique<Part>();
     *parts_[slot] = {this, part_number};
@@ -45,7 +46,7 @@ Result<void> Reading::finish_part(std::uint64_t part_number, std::uint32_t slot,
         being_read_++;
     }
     calls_++;
-    auto queued = mover_->when_reached(stream, part_reached, parts_[slot].get());
+    auto queued = by.when_reached(stream, part_reached, parts_[slot].get());
     if (queued) return {};
     calls_--;
     const std::scoped_lock lock(mutex_);

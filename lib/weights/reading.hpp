@@ -27,7 +27,12 @@ class Reading {
     // read.
     void start(std::uint64_t first_part_number);
     // The part in a slot counts as read once the stream gets there. After an error it does not.
-    Result<void> finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream);
+    // `by`: the mover whose stream it is.
+    Result<void> finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream) {
+        return finish_part(part_number, slot, stream, *mover_);
+    }
+    Result<void> finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream,
+                             device::Mover& by);
     // Reports that publications up to this one are no longer read, once that is true.
     void leave(std::uint64_t publication);
 

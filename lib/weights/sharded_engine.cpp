@@ -11,17 +11,10 @@
 namespace rollring::weights {
 namespace {
 
-constexpr std::int64_t slice_ms = 50;
-
-Deadline slice_of(Deadline deadline) {
-    return {std::min(deadline.at_ns, Deadline::after_ms(slice_ms).at_ns)};
-}
-
 Result<WeightLayout> check_options(const SubscriberOptions& options) {
-    if (options.rank || options.staging != Staging::copy) {
+    if (options.rank) {
         return refused(Errc::invalid_argument,
-                       "an engine with a layout attaches to all ranks, and stages in their slots: "
-                       "name no rank and no staging");
+                       "an engine with a layout attaches to all ranks: name none");
     }
     if (auto fine = check_engine(options); !fine) return std::unexpected(fine.error());
     auto layout = WeightLayout::from_bytes(options.layout);
@@ -59,8 +52,7 @@ Result<std::unique_ptr<ShardedEngine>> ShardedEngine::attach(std::string_view ri
         if (!sources) return std::unexpected(sources.error());
         auto writable = RingLink::attach(ring, patience.piece(), true);
         if (!writable) return std::unexpected(writable.error());
-        std::unique_ptr<ShardedEngine> made(
-            new ShardedEngine(std::move(*writable), options.held_version));
+        std::unique_ptr<ShardedEngine> made(new ShardedEngine(std::move(*writable), options));
         made->tensors_ = std::move(sources->tensors);
         auto joined = made->join(ring, *ranks, sources->into, {options, gpus}, patience);
         if (joined) return made;
@@ -86,6 +78,7 @@ Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest
     SubscriberOptions one = own.options;
     one.in_place = false;
     one.partial = true;
+    one.staging = Staging::copy;  // the engine's own is for the parts of all ranks
     std::vector<Session*> sessions;
     for (std::uint32_t rank = 0; rank < ranks.size(); rank++) {
         one.rank = rank;
@@ -100,11 +93,17 @@ Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest
                            fmt::format("rank {} of the trainer was started again", rank));
         }
     }
+    if (own.options.staging == Staging::delta) {
+        auto compiled = patience.work([&] { return compile_delta(into, own.options); });
+        if (!compiled) return compiled;
+    }
     return Session::enter(sessions, patience);
 }
 
+// Memory that the device still uses is leaked.
 bool ShardedEngine::shut_down() {
-    bool quiet = true;
+    bool quiet =
+        !delta_ || !check_process() || delta_->end_exchange(Deadline::after_ms(10'000)).has_value();
     for (const auto& end : ends_) quiet = end->shut_down() && quiet;
     return quiet;
 }
@@ -112,24 +111,6 @@ bool ShardedEngine::shut_down() {
 void ShardedEngine::interrupt() {
     interrupted_ = true;
     if (SubscriberImpl* const end = waits_at_) end->interrupt();
-}
-
-template <class Step>
-Result<void> ShardedEngine::in_slices(SubscriberImpl& end, bool all_live, Deadline deadline,
-                                      const Step& step) {
-    for (;;) {
-        waits_at_ = &end;
-        auto done = step(slice_of(deadline));
-        waits_at_ = nullptr;
-        if (done || done.error().code != Errc::timed_out) return done;
-        if (interrupted_.exchange(false) || deadline.passed()) return done;
-        for (const auto& other : ends_) {
-            if (!all_live) break;
-            auto there = other->session().check_admitted();
-            if (there) there = other->session().check_publisher();
-            if (!there) return there;
-        }
-    }
 }
 
 // The version that all ranks offer, or the end at a rank that offers none yet, or an earlier one
@@ -147,9 +128,9 @@ std::expected<std::int64_t, SubscriberImpl*> ShardedEngine::offered() const {
     return *first;
 }
 
-// Until all ranks offer one version.
+// Until all ranks offer one version, or a request wants one to be left.
 Result<std::int64_t> ShardedEngine::wait_offers(Deadline deadline) {
-    for (;;) {
+    for (bool asked = is_asked_back(); !asked;) {
         const auto offer = offered();
         if (offer) return *offer;
         SubscriberImpl* const late = offer.error();
@@ -157,16 +138,21 @@ Result<std::int64_t> ShardedEngine::wait_offers(Deadline deadline) {
         auto waited = in_slices(*late, true, deadline, [&](Deadline slice) {
             return late->session().wait("the next version", slice, [&] {
                 const auto now = offered();
-                return late->offered() != before || now || now.error() != late;
+                asked = asked || is_asked_back();
+                return asked || late->offered() != before || now || now.error() != late;
             });
         });
         if (!waited) return std::unexpected(waited.error());
     }
+    return refused(Errc::rollback_asked,
+                   fmt::format("'{}' is asked to leave version {}: call rollback, and then next "
+                               "again",
+                               name_, holding_.live_version()));
 }
 
-// False: ranks have gone on to another version meanwhile.
+// False: ranks have gone on to another version meanwhile; or it is one that this engine has had.
 bool ShardedEngine::take_offers(std::int64_t version) {
-    bool same = version != holding_.live_version() || holding_.is_mixed();
+    bool same = version != holding_.received_version() || holding_.is_mixed();
     for (const auto& end : ends_) {
         if (!same) break;
         same = end->next(Deadline::now()) && end->update().version == version;
@@ -187,6 +173,7 @@ Result<void> ShardedEngine::next(Deadline deadline) {
     if (update_.open) {
         return refused(Errc::busy, fmt::format("version {} is not finished yet", update_.version));
     }
+    if (auto quiet = wait_quiet(deadline); !quiet) return quiet;
     for (;;) {
         const auto version = wait_offers(deadline);
         if (!version) return std::unexpected(version.error());
@@ -211,13 +198,22 @@ Result<void> ShardedEngine::done_reading(std::uint32_t, Stream) {
 
 Result<void> ShardedEngine::load(Deadline deadline, Stream stream) {
     stream_ = stream;
-    for (const auto& end : ends_) {
-        auto held = in_slices(*end, true, deadline,
-                              [&](Deadline slice) { return end->hold(slice, deadline); });
-        if (held) continue;
-        if (held.error().code == Errc::timed_out) return held;
-        return give_up(std::move(held.error()));
+    Result<void> held;
+    if (delta_ && !update_.listing) {
+        held = delta_->start(update_.version, holding_, deadline);
+        update_.listing = held.has_value();
+        compared_ = 0;
     }
+    std::size_t first = 0;
+    for (const auto& end : ends_) {
+        if (!held) break;
+        held = delta_ ? list(*end, first, deadline)
+                      : in_slices(*end, true, deadline,
+                                  [&](Deadline slice) { return end->hold(slice, deadline); });
+        first += end->parts();
+    }
+    if (!held && held.error().code == Errc::timed_out) return held;
+    if (!held) return give_up(std::move(held.error()));
     held_ = true;
     return {};
 }
@@ -227,6 +223,7 @@ Result<void> ShardedEngine::stage(Deadline) {
         return refused(Errc::invalid_argument,
                        fmt::format("version {} was not loaded", update_.version));
     }
+    show_report();
     for (const auto& end : ends_) {
         end->vote();
     }
@@ -250,6 +247,12 @@ Outcome ShardedEngine::outcome() const {
     return aborted ? Outcome::aborted : Outcome::open;
 }
 
+Error ShardedEngine::aborted() const {
+    return {Errc::aborted, 0,
+            fmt::format("version {} was abandoned by the trainer; {}", update_.version,
+                        holding_.text())};
+}
+
 Result<void> ShardedEngine::wait_committed(Deadline deadline) {
     if (!update_.staged) {
         return refused(Errc::invalid_argument, "stage the version before adopting it");
@@ -265,11 +268,7 @@ Result<void> ShardedEngine::wait_committed(Deadline deadline) {
     // A rank 0 that is gone may have decided before.
     if (!waited) now = outcome();
     if (!waited && now != Outcome::committed) return give_up(std::move(waited.error()));
-    if (now == Outcome::aborted) {
-        return give_up({Errc::aborted, 0,
-                        fmt::format("version {} was abandoned by the trainer; {}", update_.version,
-                                    holding_.text())});
-    }
+    if (now == Outcome::aborted) return give_up(aborted());
     // Every rank of the trainer may have died between the decision and this line.
     link_.commit(update_.version, publisher_id());
     if (link_.version() == update_.version && !link_.committed(update_.version, publisher_id())) {
@@ -291,12 +290,9 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
         }
     }
     copies_ = true;
-    holding_.touch();
-    for (const auto& end : ends_) {
-        auto taken = end->take_held(stream_, deadline);
-        if (!taken && taken.error().code == Errc::timed_out) return taken;
-        if (!taken) return poison(std::move(taken.error()));
-    }
+    auto written = write(deadline);
+    if (!written && written.error().code == Errc::timed_out) return written;
+    if (!written) return poison(std::move(written.error()));
     for (const auto& end : ends_) {
         if (auto adopted = end->adopt(deadline); !adopted)
             return poison(std::move(adopted.error()));
@@ -307,6 +303,7 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
 }
 
 std::unexpected<Error> ShardedEngine::give_up(Error why) {
+    leave_comparison();
     if (holding_.is_mixed()) return poison(std::move(why));
     const bool is_committed = update_.staged && outcome() == Outcome::committed;
     update_.open = false;
@@ -333,11 +330,6 @@ std::unexpected<Error> ShardedEngine::poison(Error why) {
     holding_.give_up(fmt::format("version {}: {}", update_.version, why.message));
     for (const auto& end : ends_) end->poison(why);
     return std::unexpected(std::move(why));
-}
-
-Result<void> ShardedEngine::rollback() {
-    return refused(Errc::invalid_argument,
-                   "an engine with a layout stages in the slots, and has no version to go back to");
 }
 
 void ShardedEngine::reject(std::string_view why, std::string_view tensor) {

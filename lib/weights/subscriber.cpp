@@ -26,11 +26,10 @@ Result<void> check_views(const weights::EngineEnd& impl) {
 Result<Subscriber> Subscriber::attach(std::string_view ring, std::span<const WeightTensor> into,
                                       const SubscriberOptions& options, Deadline deadline) {
     const device::Gpus& gpus = device::gpus();
-    if (options.rollback_when_asked &&
-        (options.staging != Staging::delta || !options.layout.empty())) {
+    if (options.rollback_when_asked && options.staging != Staging::delta) {
         return refused(Errc::invalid_argument,
-                       "rollback_when_asked is for engines with Staging::delta and no layout: only "
-                       "they can go back");
+                       "rollback_when_asked is for engines with Staging::delta: only they can go "
+                       "back");
     }
     if (!options.layout.empty()) {
         auto sharded = weights::ShardedEngine::attach(ring, into, options, gpus, deadline);

@@ -425,9 +425,7 @@ void SubscriberImpl::refuse(std::string_view why) {
     }
     if (update_.open) return reject(why, {});
     session_->own().problem.store(why);
-    if (heard_ > peek(session_->own().answered)) {
-        answer_request(session_->own(), heard_, RollbackOutcome::refused, why);
-    }
+    answer_heard(RollbackOutcome::refused, why);
 }
 
 }  // namespace rollring::weights

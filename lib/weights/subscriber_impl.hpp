@@ -62,12 +62,20 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     void pass();
     // Leaves the version that next() has returned to the next call.
     void unread();
-    // Waits for all parts of the version, each until `slice`, and keeps them lent. Checksums have
-    // until `deadline`: each try asks the device for all of a part anew. Can be retried after
-    // timed_out.
+    // Waits until no device reads memory of the publisher for a version that is over.
+    Result<void> wait_quiet(Deadline deadline);
+    [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
+    // Waits for the next part of the version until `slice`, and keeps it lent. Checksums have until
+    // `deadline`: each try asks the device for all of a part anew. Can be retried after timed_out.
+    Result<void> hold_next(Deadline slice, Deadline deadline);
+    // All parts, likewise.
     Result<void> hold(Deadline slice, Deadline deadline);
+    // The device may still compare the part that was lent last, in this mover's stream: its slot is
+    // in use until the stream gets there.
+    void leave_part(Stream stream, device::Mover& by);
     // Whether all memory of the tensors is there.
     Result<void> check_own_memory() { return tensors_.check_memory(session_->mover()); }
+    [[nodiscard]] std::uint64_t target_bytes() const { return tensors_.target_bytes(); }
     // Declares that all parts are held.
     void vote();
     [[nodiscard]] Outcome outcome() const;
@@ -81,6 +89,14 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     void abandon(std::string_view why);
     // The engine holds a mixture of two versions.
     void poison(const Error& why);
+    // It holds the version before the last one again; or, after an error, a mixture.
+    void note_rollback(const Result<std::int64_t>& before);
+    // The version that a request wants to be left which was not heard before.
+    std::optional<std::int64_t> hear_request();
+    // Answers the last request that was heard, unless it has its answer.
+    void answer_heard(RollbackOutcome outcome, std::string_view why);
+    // Answers the last request, if it wants this version to be left, by the result.
+    void answer_rollback(std::int64_t version, const Result<void>& back);
     [[nodiscard]] Session& session() { return *session_; }
 
     [[nodiscard]] const UpdateState& update() const override { return update_; }
@@ -95,12 +111,10 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::int64_t publisher_id() const override { return session_->publisher_id(); }
 
   private:
-    [[nodiscard]] std::size_t parts() const { return manifest().packing.parts.size(); }
     Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);
     Result<std::span<const TensorPiece>> lend(std::uint32_t part, Deadline filled,
                                               Deadline verified);
-    Result<void> wait_quiet(Deadline deadline);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
     Result<void> verify(std::uint32_t part, Deadline deadline);
     // Into the tensors, or into the list of differences.
@@ -115,7 +129,6 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     // do, or no way.
     bool is_asked_back();
     Result<void> exchange_back();
-    [[nodiscard]] std::string why_no_way_back() const;
     void set_state(SubscriberState state);
     [[nodiscard]] Error aborted() const;
     // The update cannot continue: the engine holds the old version completely, or is poisoned.

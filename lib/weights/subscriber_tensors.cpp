@@ -237,15 +237,43 @@ bool may_overlap(const WeightTensor& tensor) {
 // The copies of a whole tensor in the order of the engine's memory, as those of a view.
 Result<ViewCopies> as_view(const WeightTensor& tensor, const PackedTensor& published,
                            std::deque<WeightTensor>& kept) {
-    if (may_overlap(tensor)) {
-        return refused(Errc::unsupported,
-                       fmt::format("tensor '{}': its elements may overlap each other, which "
-                                   "staging by difference cannot undo",
-                                   tensor.name));
-    }
     kept.push_back(tensor);
     if (!kept.back().view) kept.back().view = TensorView{};
     return ViewCopies::make(kept.back(), published);
+}
+
+Result<void> check_no_overlaps(std::span<const WeightTensor> into) {
+    const auto culprit = std::ranges::find_if(into, may_overlap);
+    if (culprit == into.end()) return {};
+    return refused(Errc::unsupported,
+                   fmt::format("tensor '{}': its elements may overlap each other, which "
+                               "staging by difference cannot undo",
+                               culprit->name));
+}
+
+// The copies of each part, all as views.
+Result<std::vector<std::vector<CopyJob>>> cut_into_parts(const Packing& packing,
+                                                         const Targets& targets) {
+    std::deque<WeightTensor> kept;
+    std::vector<std::vector<ViewCopies>> views(targets.size());
+    for (std::size_t i = 0; i < targets.size(); i++) {
+        for (const Target& target : targets[i]) {
+            auto view = as_view(*target.tensor, packing.tensors[i], kept);
+            if (!view) return std::unexpected(view.error());
+            views[i].push_back(std::move(*view));
+        }
+    }
+    std::vector<std::vector<CopyJob>> parts;
+    for (const Part& part : packing.parts) {
+        std::vector<CopyJob>& jobs = parts.emplace_back();
+        for (const Piece& piece :
+             std::span(packing.pieces).subspan(part.first_piece, part.pieces)) {
+            for (const ViewCopies& view : views[piece.tensor]) {
+                if (auto cut = view.cut(piece, jobs); !cut) return std::unexpected(cut.error());
+            }
+        }
+    }
+    return parts;
 }
 
 }  // namespace
@@ -344,26 +372,18 @@ Result<std::unique_ptr<device::Difference>> compile_difference(const Packing& pa
     }
     const auto targets = match(packing, into, partial, mover);
     if (!targets) return std::unexpected(targets.error());
-    std::deque<WeightTensor> kept;
-    std::vector<std::vector<ViewCopies>> views(targets->size());
-    for (std::size_t i = 0; i < targets->size(); i++) {
-        for (const Target& target : (*targets)[i]) {
-            auto view = as_view(*target.tensor, packing.tensors[i], kept);
-            if (!view) return std::unexpected(view.error());
-            views[i].push_back(std::move(*view));
-        }
-    }
-    std::vector<std::vector<CopyJob>> parts;
-    for (const Part& part : packing.parts) {
-        std::vector<CopyJob>& jobs = parts.emplace_back();
-        for (const Piece& piece :
-             std::span(packing.pieces).subspan(part.first_piece, part.pieces)) {
-            for (const ViewCopies& view : views[piece.tensor]) {
-                if (auto cut = view.cut(piece, jobs); !cut) return std::unexpected(cut.error());
-            }
-        }
-    }
-    return mover.difference(std::move(parts));
+    if (auto apart = check_no_overlaps(into); !apart) return std::unexpected(apart.error());
+    auto parts = cut_into_parts(packing, *targets);
+    if (!parts) return std::unexpected(parts.error());
+    return mover.difference(std::move(*parts));
+}
+
+Result<std::vector<std::vector<CopyJob>>> compile_planned(const Packing& packing,
+                                                          std::span<const WeightTensor> into,
+                                                          device::Mover& mover) {
+    const auto targets = match(packing, into, true, mover);
+    if (!targets) return std::unexpected(targets.error());
+    return cut_into_parts(packing, *targets);
 }
 
 Result<void> SubscriberTensors::check_memory(device::Mover& mover) const {

@@ -58,5 +58,9 @@ class SubscriberTensors {
 Result<std::unique_ptr<device::Difference>> compile_difference(const Packing& packing,
                                                                std::span<const WeightTensor> into,
                                                                bool partial, device::Mover& mover);
+// The copies of each part, of an engine whose views are a plan's: no two of their elements share
+// memory.
+Result<std::vector<std::vector<device::CopyJob>>> compile_planned(
+    const Packing& packing, std::span<const WeightTensor> into, device::Mover& mover);
 
 }  // namespace rollring::weights

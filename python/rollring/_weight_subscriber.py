@@ -59,7 +59,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             `WeightUpdate.load` writes the version to ``into``.
         delta_fallback: With "delta", for a version that changes more than the list can hold:
             "refuse" rejects it, "beside" lets the list grow, "in_place" writes it to ``into`` as it
-            comes.
+            comes; with a layout, in `WeightUpdate.adopt`.
         delta_list_bytes: With "delta", the memory of the list; 0: a quarter of the tensors' bytes.
         staging_share: With "delta", on a GPU that serves while a version is loaded: the share of
             the time for which `WeightUpdate.load` keeps it busy, above 0 and up to 1.
@@ -70,7 +70,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         layout: For an engine of a trainer with shards: the boxes that ``into`` needs, in memories
             of its names, dtypes and numbers of elements, of this engine's rank alone. The engine
             attaches to all ranks of the trainer; `WeightUpdate.adopt` writes to ``into``, which is
-            contiguous, and nothing before it does.
+            contiguous, and nothing before it does. With "delta" it writes the values that differ,
+            of all ranks' shards.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -107,8 +108,8 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         self._kept = dict(into or {})
         self._views: list[Any] = []
         self._memory = Memory(())
-        self._by_difference = staging == "delta"
-        self._writes_late = self._by_difference or layout is not None
+        self._by_difference = staging == "delta" and layout is None
+        self._writes_late = staging == "delta" or layout is not None
         self._device = None
         if into is not None:
             if device is not None:

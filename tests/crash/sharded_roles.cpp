@@ -125,11 +125,8 @@ class Engine : public Role {
     }
 
     void attach_and_serve() {
-        auto made = Subscriber::attach(ring_, shard_.list(),
-                                       {.name = "engine-" + std::to_string(rank_),
-                                        .held_version = live_,
-                                        .layout = shard_.layout()},
-                                       Deadline::after_ms(moment_ms));
+        auto made =
+            Subscriber::attach(ring_, shard_.list(), options(), Deadline::after_ms(moment_ms));
         if (!made) {
             const Errc code = made.error().code;
             require(code == Errc::timed_out || code == Errc::busy || code == Errc::peer_gone,
@@ -142,6 +139,7 @@ class Engine : public Role {
             if (!update && update.error().code == Errc::timed_out) continue;
             if (!update) return check(shard_.holds(live_), "its values changed without a version");
             const auto taken = take(*update);
+            if (taken && went_back(*made)) return;
             if (taken) continue;
             check(shard_.holds(live_), "its values changed with a version that failed");
             check(made->state() == SubscriberState::ready, "it is not ready");
@@ -152,6 +150,30 @@ class Engine : public Role {
             note_->gave_up = version_taken_;
             if (code == Errc::peer_gone) return;
         }
+    }
+
+    // Some copy; some exchange the differences, of which the list has room for all, or for few.
+    [[nodiscard]] SubscriberOptions options() {
+        const std::uint32_t kind = rank_ % 3;
+        return {.name = "engine-" + std::to_string(rank_),
+                .held_version = live_,
+                .staging = kind == 0 ? Staging::copy : Staging::delta,
+                .delta_fallback = kind == 1 ? DeltaFallback::beside : DeltaFallback::in_place,
+                .delta_list_bytes = 64,
+                .layout = shard_.layout()};
+    }
+
+    // Restores the version before some of them, once, and attaches again without it.
+    bool went_back(Subscriber& engine) {
+        const std::int64_t left = engine.live_version();
+        if (left % 3 != 0 || left == left_ || engine.delta().way != DeltaWay::beside) return false;
+        left_ = left;
+        const auto back = engine.rollback();
+        require(back.has_value(), "engine {} could not go back from version {}: {}", rank_, left,
+                back ? "" : back.error().to_string());
+        live_ = engine.live_version();
+        check(live_ < left && shard_.holds(live_), "it went back to another version");
+        return true;
     }
 
     Result<void> take(Update& update) {
@@ -180,6 +202,7 @@ class Engine : public Role {
     ShardedBoard::Engine* note_;
     std::int64_t live_ = -1;
     std::int64_t version_taken_ = -1;
+    std::int64_t left_ = -1;  // the version that it went back from
 };
 
 }  // namespace

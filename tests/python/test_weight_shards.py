@@ -24,7 +24,7 @@ JOB = Path(__file__).parent / "shard_ranks.py"
 class Engine:
     """Rank `rank` of 2: rows of `up` and `embed`, columns of `down`, all of `norm`."""
 
-    def __init__(self, ring: str, rank: int) -> None:
+    def __init__(self, ring: str, rank: int, **options: Any) -> None:
         self.rank = rank
         self.layout = WeightLayout()
         self.into: dict[str, Any] = {}
@@ -42,7 +42,12 @@ class Engine:
             self.layout.box(name, shape, start=start, length=length, memory=memory)
             self.into[name].start = start
         self.end = rr.WeightSubscriber(
-            ring, self.into, name=f"engine-{rank}", layout=self.layout, timeout=PATIENCE
+            ring,
+            self.into,
+            name=f"engine-{rank}",
+            layout=self.layout,
+            timeout=PATIENCE,
+            **options,
         )
 
     def has(self, version: int) -> bool:
@@ -69,7 +74,9 @@ def stack() -> Iterator[ExitStack]:
 )
 def test_ranks_of_torchrun(ring: str, stack: ExitStack, way: str, ranks: int) -> None:
     with RankJob(ranks, JOB, ring, way):
-        engines = [Engine(ring, rank) for rank in range(2)]
+        # One copies its boxes, the other exchanges the values that differ.
+        delta = {"staging": "delta", "delta_fallback": "beside"}
+        engines = [Engine(ring, 0), Engine(ring, 1, **delta)]
         for engine in engines:
             stack.enter_context(engine.end)
         for version in range(1, shard_ranks.VERSIONS + 1):
@@ -82,3 +89,5 @@ def test_ranks_of_torchrun(ring: str, stack: ExitStack, way: str, ranks: int) ->
             for update in updates:
                 update.adopt(PATIENCE)
             assert all(engine.has(version) for engine in engines)
+        engines[1].end.rollback()
+        assert engines[1].has(shard_ranks.VERSIONS - 1)

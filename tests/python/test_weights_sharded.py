@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from rollring.errors import (
     InvalidArgumentError,
     LayoutMismatchError,
     RejectedError,
+    TimedOutError,
     UnsupportedError,
     VersionAbortedError,
 )
@@ -145,6 +149,82 @@ def test_nothing_is_written_before_the_commit(ring: str, stack: ExitStack) -> No
         assert late.has(1)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_shards_by_difference_and_back(ring: str, stack: ExitStack, ranks: int) -> None:
+    trainer = [Rank(ring, rank, ranks) for rank in range(ranks)]
+    for rank in trainer:
+        stack.enter_context(rank.publisher)
+    engine = Engine(ring, 1, 2, staging="delta", delta_list_bytes=1 << 16)
+    stack.enter_context(engine.end)
+    with ThreadPoolExecutor(ranks) as threads:
+        for version in (1, 2):
+            sent = [threads.submit(rank.publish, version) for rank in trainer]
+            with engine.end.next(PATIENCE) as update:
+                update.load(PATIENCE)
+                update.stage(PATIENCE)
+                update.wait_committed(PATIENCE)
+                assert version == 1 or engine.has(version - 1)
+            assert engine.has(version)
+            for one in sent:
+                one.result(PATIENCE)
+    told = engine.end.delta
+    assert told is not None
+    assert (told["version"], told["way"], told["elements"]) == (2, "list", ROWS * COLUMNS // 2)
+    assert told["changed"] == told["elements"]
+    engine.end.rollback()
+    assert engine.has(1)
+    assert engine.end.live_version == 1
+    with pytest.raises(InvalidArgumentError, match="no version to go back to"):
+        engine.end.rollback()
+    with pytest.raises(TimedOutError):
+        engine.end.next(0)
+
+
+@pytest.mark.parametrize(("fallback", "way"), [("beside", "beside"), ("in_place", "in_place")])
+def test_shards_that_do_not_fit_into_the_list(
+    ring: str, stack: ExitStack, fallback: str, way: str
+) -> None:
+    trainer = [Rank(ring, rank, 2) for rank in range(2)]
+    for rank in trainer:
+        stack.enter_context(rank.publisher)
+    options: dict[str, Any] = {"staging": "delta", "delta_fallback": fallback}
+    engine = Engine(ring, 0, 2, delta_list_bytes=64, **options)
+    stack.enter_context(engine.end)
+    with ThreadPoolExecutor(2) as threads:
+        for version in (1, 2):
+            sent = [threads.submit(rank.publish, version) for rank in trainer]
+            assert engine.take() == version
+            for one in sent:
+                one.result(PATIENCE)
+            assert engine.has(version)
+            told = engine.end.delta
+            assert told is not None
+            assert told["way"] == way
+
+
+def test_shards_that_are_asked_back(ring: str, stack: ExitStack) -> None:
+    trainer = [Rank(ring, rank, 2) for rank in range(2)]
+    for rank in trainer:
+        stack.enter_context(rank.publisher)
+    engine = Engine(ring, 0, 1, staging="delta", rollback_when_asked=True)
+    stack.enter_context(engine.end)
+    with ThreadPoolExecutor(3) as threads:
+        for version in (1, 2):
+            sent = [threads.submit(rank.publish, version) for rank in trainer]
+            assert engine.take() == version
+            for one in sent:
+                one.result(PATIENCE)
+        command = [Path(sys.executable).with_name("rollring"), "weights", ring, "--rollback"]
+        asking = threads.submit(subprocess.run, command, capture_output=True, timeout=PATIENCE)
+        with pytest.raises(TimedOutError):
+            while True:  # until it has gone back
+                engine.end.next(PATIENCE if engine.end.live_version == 2 else 0.2)
+        done = asking.result(PATIENCE)
+    assert engine.has(1)
+    assert done.returncode == 0, done
+    assert b"no engine serves version 2 now" in done.stdout, done
+
+
 def test_ranks_that_are_started_again_resume(ring: str, stack: ExitStack) -> None:
     with ThreadPoolExecutor(2) as threads:
         trainer = [Rank(ring, rank, 2) for rank in range(2)]
@@ -219,5 +299,5 @@ def test_refusals_name_the_tensor(ring: str, stack: ExitStack) -> None:
     half.box("w", (ROWS, COLUMNS), start=(0, 0), length=(1, 4), memory=memory)
     with pytest.raises(UnsupportedError, match="rank 0 of the trainer publishes it as f32"):
         rr.WeightSubscriber(ring, {"param": np.zeros(4, np.float16)}, layout=half)
-    with pytest.raises(InvalidArgumentError, match="name no rank and no staging"):
+    with pytest.raises(InvalidArgumentError, match="attaches to all ranks: name none"):
         rr.WeightSubscriber(ring, {"param": np.zeros(4, np.float16)}, layout=half, rank=0)

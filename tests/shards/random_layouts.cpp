@@ -36,8 +36,12 @@ struct Tensor {
 // One side: boxes by rank, then put into memories.
 class Side {
   public:
-    Side(std::mt19937_64& dice, const std::vector<Tensor>& tensors, bool engine)
-        : dice_(dice), tensors_(tensors), engine_(engine), ranks_(1 + roll(5)) {
+    Side(std::mt19937_64& dice, const std::vector<Tensor>& tensors, bool engine,
+         std::uint64_t ranks)
+        : dice_(dice),
+          tensors_(tensors),
+          engine_(engine),
+          ranks_(ranks != 0 ? ranks : 1 + roll(5)) {
         held_.resize(ranks_);
     }
 
@@ -290,11 +294,11 @@ WeightLayout faulty(const WeightLayout& given, bool engine, std::mt19937_64& dic
 
 }  // namespace
 
-LayoutCase random_layouts(std::mt19937_64& dice) {
+LayoutCase random_layouts(std::mt19937_64& dice, std::uint64_t from_ranks, std::uint64_t to_ranks) {
     const std::vector<Tensor> tensors = random_tensors(dice);
     LayoutCase made;
-    made.from = Side(dice, tensors, false).make();
-    made.to = Side(dice, tensors, true).make();
+    made.from = Side(dice, tensors, false, from_ranks).make();
+    made.to = Side(dice, tensors, true, to_ranks).make();
     if (dice() % 3 == 0) made.to = faulty(made.to, true, dice);
     if (dice() % 6 == 0) made.from = faulty(made.from, false, dice);
     if (dice() % 2 == 0) {

@@ -18,7 +18,9 @@ struct LayoutCase {
     WeightLayout to;
     PlanOptions options;
 };
-LayoutCase random_layouts(std::mt19937_64& dice);
+// `from_ranks` and `to_ranks`: of the trainer and of the engine; 0: any.
+LayoutCase random_layouts(std::mt19937_64& dice, std::uint64_t from_ranks = 0,
+                          std::uint64_t to_ranks = 0);
 
 // An element of a tensor: tied tensors have the same elements.
 struct Element {

@@ -77,13 +77,11 @@ class Trainer {
 };
 
 inline std::unique_ptr<Engine> engine_on(const TestRing& ring, std::uint32_t rank,
-                                         std::uint32_t ranks, std::int64_t held_version = -1) {
+                                         std::uint32_t ranks, SubscriberOptions options = {}) {
     EngineShard shard(rank, ranks);
-    auto made = Subscriber::attach(ring.name(), shard.list(),
-                                   {.name = "engine-" + std::to_string(rank),
-                                    .held_version = held_version,
-                                    .layout = shard.layout()},
-                                   patience());
+    options.name = "engine-" + std::to_string(rank);
+    options.layout = shard.layout();
+    auto made = Subscriber::attach(ring.name(), shard.list(), options, patience());
     REQUIRE_OK(made);
     return std::make_unique<Engine>(Engine{std::move(shard), std::move(*made)});
 }

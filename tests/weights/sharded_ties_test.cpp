@@ -68,8 +68,8 @@ void pass(std::vector<Publisher>& ranks, Subscriber& engine, std::int64_t versio
 
 }  // namespace
 
-TEST_CASE("tied parameters of one memory are written, though ranks have parts of them") {
-    for (const Staging staging : {Staging::copy}) {
+TEST_CASE("tied parameters of one memory are exchanged once, though ranks have parts of them") {
+    for (const Staging staging : {Staging::delta, Staging::copy}) {
         CAPTURE(name(staging));
         const TestRing ring;
         Values rows[2] = {Values(6, 1), Values(6, 2)};
@@ -95,6 +95,10 @@ TEST_CASE("tied parameters of one memory are written, though ranks have parts of
         rows[1][0] = 8;
         pass(ranks, *engine, 2);
         CHECK(held == Values{1, 1, 1, 1, 7, 1, 8, 2, 2, 2, 2, 2});
+        if (staging == Staging::copy) continue;
+        CHECK((engine->delta().changed == 2 && engine->delta().elements == 12));
+        REQUIRE_OK(engine->rollback());
+        CHECK(held == first);
     }
 }
 
@@ -114,7 +118,7 @@ TEST_CASE("parameters of one memory that the trainer does not tie are refused by
     Part own{0, false};
     own.add("embed", 0, held);
     own.add("head", 0, held);
-    for (const Staging staging : {Staging::copy}) {
+    for (const Staging staging : {Staging::delta, Staging::copy}) {
         CAPTURE(name(staging));
         const auto engine =
             Subscriber::attach(ring.name(), own.list,
@@ -131,7 +135,8 @@ TEST_CASE("parameters of one memory that the trainer does not tie are refused by
     apart.add("head", 0, low);
     apart.list[0].data = both.data();
     apart.list[1].data = both.data() + 12;
-    auto engine = Subscriber::attach(ring.name(), apart.list, {.layout = apart.layout.to_bytes()},
+    auto engine = Subscriber::attach(ring.name(), apart.list,
+                                     {.staging = Staging::delta, .layout = apart.layout.to_bytes()},
                                      patience());
     REQUIRE_OK(engine);
     pass(ranks, *engine, 1);
