@@ -175,6 +175,19 @@ void add_stash(CLI::App& app) {
     add_question<StashQuestion>(app, "stash", "groups and batches against plain polling", add);
 }
 
+void add_batches(CLI::App& app) {
+    const auto add = [](CLI::App* sub, BatchesQuestion& options) {
+        option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
+        option(sub, "--producers", options.producers, Bounds{1, 1024}, "processes that send");
+        option(sub, "--groups", options.groups, Bounds{1, 4096}, "of 8 members, in a batch");
+        option(sub, "--python", options.python, "interpreter that has the Python package")
+            ->envname("ROLLRING_PYTHON");
+        sub->add_option("--batches-script", options.script, "bench/stash/batches.py");
+    };
+    add_question<BatchesQuestion>(
+        app, "batches", "producers to packed arrays of a trainer, in C++ and in Python", add);
+}
+
 void add_gather(CLI::App& app) {
     const auto add = [](CLI::App* sub, GatherQuestion& options) {
         option(sub, "--tokens", options.tokens, Bounds{1, tokens_most}, "tokens per record");
@@ -305,6 +318,7 @@ int main(int argc, char** argv) {
     bench::add_viewers(app);
     bench::add_latency(app);
     bench::add_stash(app);
+    bench::add_batches(app);
     bench::add_gather(app);
     bench::add_ledger(app);
     bench::add_peers(app);

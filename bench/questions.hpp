@@ -84,6 +84,16 @@ struct StashQuestion {
 };
 void run(const StashQuestion& options);
 
+struct BatchesQuestion {
+    Common common = {.repeat = 3, .seconds = 1};
+    std::vector<std::uint32_t> tokens = {2048, 16'384};
+    std::vector<std::uint32_t> producers = {1, 8};
+    std::uint32_t groups = 32;  // of a batch
+    std::string python = "python3";
+    std::string script = ROLLRING_BATCHES_SCRIPT;
+};
+void run(const BatchesQuestion& options);
+
 struct GatherQuestion {
     Common common = {.repeat = 5, .seconds = 0.2};
     std::vector<std::uint32_t> tokens = {256, 2048, 16'384, 131'072};
