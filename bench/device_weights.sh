@@ -15,6 +15,12 @@ step() {
     echo "$name: exit $?"
     tail -c "${TAIL:-1500}" "$out/$name.log"
 }
+# Of .carry/whl: rollring for CPython 3.12 (./dev wheel), pytest and its needs.
+with_wheels() {
+    python3 -m pip install -q --no-index --no-deps --no-compile --upgrade \
+        --target /tmp/rollring-python .carry/whl/*.whl
+    export PYTHONPATH=/tmp/rollring-python
+}
 weights() {
     name=$1
     shift
@@ -46,11 +52,11 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             step random_kills .carry/fault/kill_weights --kills 40 --gpu
             export LD_LIBRARY_PATH="$PWD/.carry/lib" ;;
         gpu_test) step gpu_test "$bin/gpu_test" ;;
+        shards) # a GPU for each rank: two are enough
+            with_wheels
+            LIMIT_S=230 step shards python3 bench/weights/shards.py "$out" ;;
         python)
-            # Of .carry/whl: rollring for CPython 3.12 (./dev wheel), pytest and its needs.
-            python3 -m pip install -q --no-index --no-deps --no-compile --upgrade \
-                --target /tmp/rollring-python .carry/whl/*.whl
-            export PYTHONPATH=/tmp/rollring-python
+            with_wheels
             LIMIT_S=280 step python python3 -m pytest -p no:cacheprovider -v \
                 tests/python/test_gpu.py tests/python/test_torch.py tests/python/test_weights*.py ;;
         sanitize)
