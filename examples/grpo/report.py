@@ -70,6 +70,7 @@ def rates(run: Run, steps: list[dict[str, Any]]) -> dict[str, Any]:
         "lag_mean": fmean(row["lag"] for row in steps),
         "lag_most": max(row["lag_most"] for row in steps),
         "clipped": fmean(row["clipped"] for row in steps),
+        "changed_bf16": fmean(row["changed"] for row in steps),
     }
 
 

@@ -47,6 +47,7 @@ class Trainer:
         self.ledger = Ledger(plan.path("ledger.txt"), Mark(**saved.get("ledger", {})))
         # Versions only grow, even if the dead trainer had published later ones.
         self.version = self.end.resume(saved.get("receipts", []), self.step)
+        self.changes = Changes(self.model)
         self.log = plan.path("steps.jsonl").open("a", encoding="utf-8", buffering=1)
         self.publish()
 
@@ -80,6 +81,7 @@ class Trainer:
             "publishing": ended - saved,
             "publish_at": saved,
             "clipped": clipped,
+            "changed": self.changes.share(),
             **lag,
         }) + "\n")
 
@@ -139,6 +141,24 @@ class Trainer:
         self.log.close()
         self.ledger.close()
         self.end.close()
+
+
+class Changes:
+    """What staging by difference would have to exchange, if the weights went out as bf16."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._before = self._rounded()
+
+    def _rounded(self) -> list[Tensor]:
+        return [p.detach().to(torch.bfloat16) for p in self._model.parameters()]
+
+    def share(self) -> float:
+        """The share of the elements that have changed since the call before."""
+        now = self._rounded()
+        changed = sum(int((a != b).sum()) for a, b in zip(now, self._before, strict=True))
+        self._before = now
+        return changed / sum(one.numel() for one in now)
 
 
 def update(
