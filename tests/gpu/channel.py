@@ -12,8 +12,17 @@ import sys
 rollring, peer = sys.argv[1:3]
 RING = f"gpu-channel-{os.getpid()}"
 # They share /dev/shm, and no process ID, network or /proc.
-CONTAINER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--ipc",
-             "--net", "--uts"]
+CONTAINER = [
+    "unshare",
+    "--mount",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+    "--ipc",
+    "--net",
+    "--uts",
+]
 
 
 def start(role, visible=None, inside=(), **options):
@@ -34,8 +43,9 @@ def with_ring(scenario, *arguments):
     subprocess.run([rollring, "create", RING, "--lanes", "1", "--lane-bytes", "1MiB"], check=True)
     try:
         scenario(*arguments)
-        shown = subprocess.run([rollring, "stat", RING, "--json"], check=True, capture_output=True,
-                               text=True).stdout
+        shown = subprocess.run(
+            [rollring, "stat", RING, "--json"], check=True, capture_output=True, text=True
+        ).stdout
         if '"policy_version": 5' not in shown and '"policy_version":5' not in shown:
             sys.exit(f"version 5 is not in the ring: {shown}")
     finally:
@@ -43,16 +53,21 @@ def with_ring(scenario, *arguments):
 
 
 def one_gpu(memory):
-    together(start("trainer", memory=memory, subscribers=2),
-             start("engine", name="a", memory=memory),
-             start("engine", name="b", memory=memory, delta="true"))
+    together(
+        start("trainer", memory=memory, subscribers=2),
+        start("engine", name="a", memory=memory),
+        start("engine", name="b", memory=memory, delta="true"),
+    )
     print(f"one GPU, {memory}: a trainer and two engines, one of which stages by difference")
 
 
 def containers(memory):
     options = {"inside": CONTAINER, "memory": memory}
-    together(start("trainer", subscribers=2, **options), start("engine", name="a", **options),
-             start("engine", name="b", **options))
+    together(
+        start("trainer", subscribers=2, **options),
+        start("engine", name="a", **options),
+        start("engine", name="b", **options),
+    )
     print(f"one GPU, {memory}: a trainer and two engines, each in a container's namespaces")
 
 
@@ -64,18 +79,22 @@ def may_unshare():
 
 
 def two_gpus():
-    together(start("trainer", "0,1", gpu=0, rank=0, ranks=2, subscribers=2),
-             start("trainer", "0,1", gpu=1, rank=1, ranks=2, subscribers=1),
-             # Their GPU 1 is the trainers' GPU 0, and the other way round; no rank is named.
-             start("engine", "1,0", gpu=1, name="same-as-rank-0"),
-             start("engine", "1,0", gpu=0, name="same-as-rank-1"),
-             start("engine", "1,0", gpu=0, rank=0, name="peer-of-rank-0"))
+    together(
+        start("trainer", "0,1", gpu=0, rank=0, ranks=2, subscribers=2),
+        start("trainer", "0,1", gpu=1, rank=1, ranks=2, subscribers=1),
+        # Their GPU 1 is the trainers' GPU 0, and the other way round; no rank is named.
+        start("engine", "1,0", gpu=1, name="same-as-rank-0"),
+        start("engine", "1,0", gpu=0, name="same-as-rank-1"),
+        start("engine", "1,0", gpu=0, rank=0, name="peer-of-rank-0"),
+    )
     print("two GPUs: two ranks commit together, engines found by UUID, one reads over peer access")
 
 
 def hidden_from_each_other(memory):
-    together(start("trainer", "0", memory=memory, subscribers=1),
-             start("engine", "1", name="sees-another-gpu", memory=memory))
+    together(
+        start("trainer", "0", memory=memory, subscribers=1),
+        start("engine", "1", name="sees-another-gpu", memory=memory),
+    )
     print(f"two GPUs, {memory}: a trainer and an engine that see only their own")
 
 

@@ -133,11 +133,48 @@ def test_other_stagings_and_clients_are_named(ring: str) -> None:
             client.rollback()
 
 
-def test_a_gpu_is_refused_by_name(ring: str) -> None:
+def test_another_device_is_refused_by_name(ring: str) -> None:
     engine = made_engine()
-    engine.device = torch.device("cuda", 0)
+    engine.device = torch.device("xpu", 0)
     with (
-        pytest.raises(rr.RejectedError, match="staging 'delta' is for engines on a CPU"),
+        pytest.raises(
+            rr.RejectedError, match="staging 'delta' is for engines on a CPU or an NVIDIA"
+        ),
         sending(ring, Client(engine), Source(), staging="delta"),
     ):
         pass
+
+
+def test_weights_that_others_have_written_are_not_exchanged(ring: str) -> None:
+    """As after sleep level 2, which drops them."""
+    client = extended(made_engine())
+    source = Source()
+
+    def written_by_others() -> None:
+        for parameter in client.engine.model.parameters():
+            parameter.data.zero_()
+
+    with sending(ring, client, source, staging="delta") as trainer:
+        for version in range(2):
+            source.fill(version)
+            trainer.send_weights()
+        written_by_others()
+        with pytest.raises(rr.InvalidArgumentError, match="have changed since it was staged"):
+            trainer.rollback()
+        source.fill(3)
+        trainer.send_weights()  # compares, so it does not mind
+        assert serves(client.engine.model, source)
+        finish = client.engine.finish_weight_update
+
+        def finish_late() -> None:
+            written_by_others()
+            finish()
+
+        client.engine.finish_weight_update = finish_late
+        source.fill(4)
+        with pytest.raises(rr.InvalidArgumentError, match="have changed since it was staged"):
+            trainer.send_weights()
+        client.engine.finish_weight_update = finish
+        source.fill(5)
+        trainer.send_weights()
+        assert serves(client.engine.model, source)

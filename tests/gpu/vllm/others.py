@@ -26,7 +26,7 @@ def sleeps(seen: Seen, name: str = "sleeps") -> None:
     rr.create(RING)
     seen["backend"] = server.call("use_rollring_sleep") or "set"
     seen["sleeps"] = []
-    for staging in ("out_of_place", "in_place"):
+    for staging in ("out_of_place", "in_place", "delta"):
         trainer = sender(RING, server, model, staging=staging)
         step(model)
         trainer.send_weights()

@@ -3,6 +3,8 @@
     versions    versions: bytes as the trainer's, tokens as those of vLLM's own ipc
     moe         the same with a model of experts
     times       versions of rollring and of ipc in turns (times8, times_moe: of larger models)
+    delta       versions by difference, with different shares of changes, and back; delta8,
+                ranks_delta: of larger models
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
@@ -33,6 +35,7 @@ import traceback
 from functools import partial
 from pathlib import Path
 
+import by_difference
 import deaths
 import others
 import requests
@@ -57,6 +60,9 @@ PHASES = {
     "times": updates.times,
     "times8": updates.times8,
     "times_moe": updates.times_moe,
+    "delta": by_difference.versions,
+    "delta8": partial(by_difference.versions, size="eight", at="eight"),
+    "ranks_delta": partial(by_difference.versions, size="eight", at="tp2"),
     "waits": updates.waits,
     "waits8": updates.waits8,
     **{f"kills{n}": partial(deaths.kills, name=f"kills{n}") for n in range(1, 5)},

@@ -33,10 +33,10 @@ def check_engine(staging: str, device: torch.device, parallel_config: Any) -> No
             "old places: start vLLM without --enable-eplb, or with another backend",
             "unsupported",
         )
-    if staging == "delta" and device.type != "cpu":
+    if staging == "delta" and device.type not in ("cpu", "cuda"):
         raise UnsupportedError(
-            f"staging 'delta' is for engines on a CPU, and this one is on {device}: use "
-            "'out_of_place' or 'in_place'",
+            f"staging 'delta' is for engines on a CPU or an NVIDIA GPU, and this one is on "
+            f"{device}: use 'out_of_place' or 'in_place'",
             "unsupported",
         )
 

@@ -44,6 +44,7 @@ from ._beside import Beside, refuse_asleep
 from ._model import LoadedModel
 from ._peers import Peers
 from ._staging import check_engine, has_room_beside
+from ._witness import Witness
 
 if TYPE_CHECKING:
     from ...weights import WeightUpdate
@@ -59,9 +60,8 @@ class RollringInitInfo(WeightTransferInitInfo):
         ring: The channel belongs to it.
         staging: "out_of_place": versions are loaded beside the model, so that one which fails
             leaves the old one served. "in_place": modules that are written directly need no memory
-            beside. "auto": out of place where twice the memory for it is free. "delta": of modules
-            that are written directly, only the values that differ are kept beside the model, and
-            the last version can be rolled back; for engines on a CPU.
+            beside. "auto": out of place where twice the memory for it is free. "delta": only the
+            values that differ are kept beside such modules; the last version can be rolled back.
         deadline_s: Seconds to wait for the trainer, at each step.
         ends_update: The trainer finishes an update next that another one has left open. Nothing
             else happens in this call.
@@ -98,6 +98,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._held = HeldVersion()
         self._peers = Peers(self.parallel_config)
         self._is_open = False  # vLLM's update: vLLM refuses another one meanwhile
+        self._witness = Witness(model, device, lambda: self._by_difference)
         sleeps = device.type == "cuda" and getattr(self.model_config, "enable_sleep_mode", False)
         self._beside = Beside(bool(sleeps), lambda: self._update is not None)
 
@@ -221,6 +222,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                     "invalid_argument",
                 )
             update.load(deadline)
+            self._witness.take()
             update.stage(deadline)
         except BaseException as error:
             update.reject(f"{type(error).__name__}: {error}")
@@ -254,6 +256,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 self._say_mixed(update.version, error)  # it lies in the model
             raise
         self._install(update.version)
+        self._witness.take()
         self._before, self._served = self._served, update.version
         self._held.take(self._info.ring, update.version)
 
@@ -275,6 +278,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             channel = self._attached()
         assert self._info is not None
         try:
+            update.wait_committed(self._info.deadline_s)  # adopt() then only writes
+            self._witness.refuse_others(update.version)
             update.adopt(self._info.deadline_s)
         except (VersionAbortedError, PeerGoneError) as error:
             # vLLM keeps the session open now; the next finish, which has nothing to do, ends it.
@@ -286,11 +291,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             ) from error
 
     def _part(self, version: int, error: BaseException, whole: bool) -> None:
-        """From the channel, which counts this worker among those that serve the version.
-
-        Args:
-            whole: The model has the version before.
-        """
+        """Leave the channel, which counts this worker. `whole`: the version before is intact."""
         self._leave()
         self._tell_refusal(error) if whole else self._say_mixed(version, error)
 
@@ -325,6 +326,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                     f"before version {self._served}",
                     "invalid_argument",
                 )
+            self._witness.refuse_others(self._served)
             return before + 1
 
         def go_back() -> int:

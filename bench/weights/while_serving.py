@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """How much slower is an engine's work while a version of the weights is loaded beside it?
 
-    serving.py OUT [--gb 8] [--changed 0.01] [--versions 12] [--shares 1 0.5 0.25 0.1 0.05]
+    while_serving.py OUT [--gb 8] [--changed 0.01] [--versions 12] [--shares 1 0.5 0.25 0.1 0.05]
 
 Trainer and engine are two processes on one GPU. The engine's stream has a matrix product after
 another, each marked by an event; a thread loads versions on a stream of its own. All parts of a
 version lie in the slots before its load begins, so that the trainer's process is idle meanwhile.
 The slowdown is the time of a product while a version is loaded, divided by that in 50 ms before the
 trainer begins each; the products in which a load begins or ends are left out. The engine stages by
-difference, or copies into memory beside the weights. Writes OUT/serving.json.
+difference, or copies into memory beside the weights. Writes OUT/while_serving.json.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, metavar="OUT", help="folder for serving.json")
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder for while_serving.json")
     parser.add_argument("--gb", type=float, default=8, help="of weights, 8 at most")
     parser.add_argument("--changed", type=float, default=0.01, help="share of the elements")
     parser.add_argument("--versions", type=int, default=12)
@@ -204,10 +204,10 @@ def main() -> None:
     report = {
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "command": f"bench/weights/serving.py OUT --gb {options.gb} --changed {options.changed}",
+        "command": f"while_serving.py OUT --gb {options.gb} --changed {options.changed}",
         "rows": rows,
     }
-    (options.out / "serving.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    (options.out / "while_serving.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     assert all(row["right"] for row in rows)
 
 
