@@ -144,7 +144,7 @@ class Trainer:
 
 
 class Changes:
-    """What staging by difference would have to exchange, if the weights went out as bf16."""
+    """The elements that staging by difference would exchange, if the weights went out as bf16."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
