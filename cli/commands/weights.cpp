@@ -35,6 +35,8 @@ publish, until all subscribers had staged it, until the other ranks had committe
 An engine that stages by difference has a line of its own: the share of elements that
 its last version changed, the memory of the list, and the times of comparing and of
 exchanging, during which it does not serve.
+With memory direct, engines read the trainer's tensors where they lie: one part, and no
+slots of its own. `not direct` gives the reason why a trainer that allows it uses slots.
 The exit code is 1 if the ring does not exist or has no live publisher; with --watch the
 command waits for one. Except with --rollback the command only reads.
 With --rollback it asks all engines that serve the committed version to restore the one
@@ -136,6 +138,9 @@ std::string publisher_text(const WeightsStat& stat, std::size_t width) {
         "  {}, {}: {} through {} of {}; layout {}{}\n", counted(stat.tensors, "tensor"),
         bytes_text(stat.payload_bytes), counted(stat.parts, "part"), counted(stat.slots, "slot"),
         bytes_text(stat.slot_bytes), stat.layout_hash, stat.checksums ? ", with checksums" : "");
+    if (!stat.why_not_direct.empty()) {
+        text += fmt::format("  not direct: {}\n", printable(stat.why_not_direct));
+    }
     text += fmt::format("  {}; version begun {}, committed {}; {}, {}, {} passed\n",
                         name(stat.state), version_text(stat.version),
                         version_text(stat.committed_version), counted(stat.syncs, "sync"),

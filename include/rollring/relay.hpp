@@ -79,8 +79,9 @@ class ROLLRING_API RelayTransaction {
 class ROLLRING_API RelaySubscriber {
   public:
     // The largest size of a part, without checksums: a publisher of the same tensors with this as
-    // its slot_bytes has the same parts.
-    [[nodiscard]] static std::uint64_t part_bytes(const Subscriber& subscriber);
+    // its slot_bytes has the same parts. unsupported: with PayloadMemory::direct a part is the
+    // trainer's memory, which is not handed on.
+    [[nodiscard]] static Result<std::uint64_t> part_bytes(const Subscriber& subscriber);
 };
 
 }  // namespace rollring

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "rollring/schema.hpp"
@@ -43,6 +44,22 @@ ROLLRING_API std::string why_no_gpu();
 struct Stream {
     void* handle = nullptr;
 };
+
+enum class PayloadMemory : std::uint8_t {
+    automatic,   // vmm on a GPU, host otherwise
+    vmm,         // CUDA virtual memory, passed as a file descriptor
+    legacy_ipc,  // cudaMalloc with a CUDA IPC handle, where vmm is refused
+    host,        // sealed memfd; with a GPU, its kernels read and write it over PCIe
+    // The trainer's own tensors on a GPU, opened by CUDA IPC handles of the allocations around them
+    // (cudaMalloc, as torch's allocator has them unless they are expandable). Nothing is packed, so
+    // a version costs one read and one write of its bytes. In return the tensors must not change
+    // from Transaction::put_all (or the first put) until commit or wait_staged has returned, or the
+    // version was aborted; and their memory is not freed while an engine is attached. Publisher and
+    // engines are different processes. Each tensor is contiguous and published in its own dtype;
+    // not with checksums, handed_on or a layout.
+    direct,
+};
+ROLLRING_API std::string_view name(PayloadMemory memory);
 
 // The elements of a published tensor that an engine's tensor takes: the engine's element
 // (i, j, ...) is the published element number offset + i * strides[0] + j * strides[1] + ....
@@ -92,13 +109,15 @@ struct TensorInfo {
     std::int64_t tied_to = -1;     // index of the tensor whose bytes these are; -1: its own
 };
 
-// A run of a tensor's elements, in row-major order, in a slot. It consists of whole rows unless one
-// row is larger than a slot.
+// A run of a tensor's elements, in row-major order, in a slot or, with PayloadMemory::direct, in
+// the trainer's tensor. It consists of whole rows unless one row is larger than a slot.
 struct TensorPiece {
     std::uint32_t tensor = 0;  // index into Subscriber::tensors()
     std::uint64_t first_element = 0;
     std::uint64_t elements = 0;
-    const std::byte* data = nullptr;  // read-only, aligned to 512 B; memory of the device or host
+    // Read-only memory of the device or host, aligned to 512 B (PayloadMemory::direct: as the
+    // trainer's tensor is).
+    const std::byte* data = nullptr;
 };
 
 }  // namespace rollring

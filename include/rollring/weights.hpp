@@ -12,7 +12,8 @@
 //
 // The payload goes through slots: memory of the publisher, which subscribers map when they attach,
 // read-only (legacy_ipc: writable). After that they map only slots that replace those of an
-// expelled subscriber. A version larger than the slots streams through them part by part.
+// expelled subscriber. A version larger than the slots streams through them part by part. With
+// PayloadMemory::direct there are no slots: subscribers read the trainer's tensors where they lie.
 //
 // There are three acknowledgements: read_done (the device has finished reading a part, so its slot
 // may be refilled), live (the engine serves the version), closed (the mapping is gone).
@@ -45,14 +46,6 @@ namespace rollring {
 
 class WeightLayout;  // weight_layout.hpp
 
-enum class PayloadMemory : std::uint8_t {
-    automatic,   // vmm on a GPU, host otherwise
-    vmm,         // CUDA virtual memory, passed as a file descriptor
-    legacy_ipc,  // cudaMalloc with a CUDA IPC handle, where vmm is refused
-    host,        // sealed memfd; with a GPU, its kernels read and write it over PCIe
-};
-ROLLRING_API std::string_view name(PayloadMemory memory);
-
 inline constexpr std::int64_t weight_version_max = (std::int64_t{1} << 60) - 1;
 
 struct PublisherOptions {
@@ -63,6 +56,9 @@ struct PublisherOptions {
     Device device = Device::host();  // of all tensors
     PayloadMemory memory = PayloadMemory::automatic;
     bool allow_legacy_ipc = false;  // automatic may fall back to it where vmm is refused
+    // automatic takes PayloadMemory::direct where all tensors allow it: the caller keeps its
+    // promise.
+    bool allow_direct = false;
     // 1 to 16; 0: two if a version fits into one slot, else four. Two processes on one GPU take
     // turns; with more slots, each can copy more parts in its turn.
     std::uint32_t slots = 0;
@@ -115,12 +111,16 @@ class [[nodiscard]] ROLLRING_API Transaction {
     [[nodiscard]] ROLLRING_LOCAL Result<void> check_open() const;
 
     // Packs all tensors from their own memory. Waits in between for subscribers to free slots.
-    // Errors: timed_out (names the subscriber; a retry resumes), device_error.
+    // With PayloadMemory::direct it packs nothing: from here on the tensors must not change until
+    // commit or wait_staged has returned, or the version was aborted.
+    // Errors: timed_out (names the subscriber; a retry resumes), device_error, already_released
+    // (names a tensor whose memory was released, or freed and allocated anew).
     Result<void> put_all(Deadline deadline, Stream stream = {});
     // Packs one tensor from `source` (null: from its own memory), with the declared strides, for
     // trainers that gather layer by layer. Calls follow the order of the tensors. A tied tensor is
     // sent under its first name: its own call is optional and packs nothing. `source` must not
-    // change until the stream has reached this point.
+    // change until the stream has reached this point. With PayloadMemory::direct it can only be the
+    // tensor's own memory (unsupported).
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline,
                      Stream stream = {});
     // Declares that all tensors were put. Does not wait for the device. Error: invalid_argument
@@ -128,8 +128,8 @@ class [[nodiscard]] ROLLRING_API Transaction {
     Result<void> publish();
     // Waits until every subscriber and every other rank has staged the version, then commits it:
     // for subscribers, and in the ring. Errors: timed_out (names the missing subscribers; may be
-    // called again), rejected (by whom and why), aborted (another rank did), peer_gone.
-    // A subscriber that dies or leaves is not waited for.
+    // called again), rejected (by whom and why), aborted (another rank did), peer_gone,
+    // already_released (as put_all). A subscriber that dies or leaves is not waited for.
     Result<CommitReport> commit(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
     // that leaves the decision to another system. After this call, commit does not ask subscribers
@@ -201,6 +201,9 @@ class ROLLRING_API Publisher {
     [[nodiscard]] std::uint64_t payload_bytes() const;  // of one version
     [[nodiscard]] std::uint32_t parts() const;
     [[nodiscard]] std::uint32_t slots() const;
+    [[nodiscard]] PayloadMemory memory() const;  // never automatic
+    // Why allow_direct has led to slots, naming the tensor if one is the reason; empty otherwise.
+    [[nodiscard]] std::string_view why_not_direct() const;
     // Descriptors and handles passed to subscribers so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t handles_passed() const;
 
@@ -413,6 +416,7 @@ struct WeightsStat {
     std::uint32_t pid;
     std::string gpu;
     std::string memory;
+    std::string why_not_direct;  // see Publisher::why_not_direct
     std::uint64_t tensors;
     std::uint64_t payload_bytes;
     std::uint32_t parts;

@@ -47,6 +47,9 @@ Result<device::Backend> cuda::make_backend(Device device, PayloadMemory kind) {
         case PayloadMemory::host:
             memory = make_registered_memory(*gpu, device::make_host_backend().memory);
             break;
+        case PayloadMemory::direct:
+            memory = make_direct_memory(*gpu);
+            break;
     }
     if (!memory) return std::unexpected(memory.error());
     auto mover = make_mover(*gpu);

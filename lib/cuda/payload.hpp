@@ -1,5 +1,5 @@
 #pragma once
-// Payload memory that processes share, of the three kinds that a GPU can copy from and to.
+// Payload memory that processes share, of the kinds that a GPU can copy from and to.
 
 #include <memory>
 
@@ -17,6 +17,9 @@ Result<std::unique_ptr<device::Memory>> make_ipc_memory(std::shared_ptr<const Gp
 // The blocks of `host`, registered with CUDA.
 Result<std::unique_ptr<device::Memory>> make_registered_memory(
     std::shared_ptr<const Gpu> gpu, std::unique_ptr<device::Memory> host);
+
+// The trainer's own allocations, by their CUDA IPC handles.
+std::unique_ptr<device::Memory> make_direct_memory(std::shared_ptr<const Gpu> gpu);
 
 // Checks of a ticket from another process that do not depend on the kind of memory.
 Result<void> check_ticket(const Gpu& gpu, const device::BlockTicket& ticket, PayloadMemory kind,

@@ -7,9 +7,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "difference.hpp"
@@ -29,7 +31,14 @@ using rollring::Fd;
 struct BlockTicket {
     PayloadMemory memory = PayloadMemory::host;
     std::uint64_t bytes = 0;
-    std::array<std::byte, 64> handle{};  // CUipcMemHandle of legacy_ipc
+    std::array<std::byte, 64> handle{};  // CUipcMemHandle of legacy_ipc; direct: see direct_memory
+};
+
+// A tensor's memory: its address and bytes.
+struct MemoryPlace {
+    const void* address;
+    std::uint64_t bytes;
+    std::uint32_t tensor;
 };
 
 class SharedBlock {
@@ -41,6 +50,22 @@ class SharedBlock {
     [[nodiscard]] virtual BlockTicket ticket() const = 0;
     // The descriptor for other processes; -1 if the ticket is enough. Owned by the block.
     [[nodiscard]] virtual int fd() const = 0;
+    // The distance from data() of the `bytes` bytes from `offset` on: the offset, unless the block
+    // consists of several allocations. bad_manifest: they do not lie together in the block.
+    [[nodiscard]] virtual Result<std::uint64_t> distance(
+        std::uint64_t offset, [[maybe_unused]] std::uint64_t bytes) const {
+        return offset;
+    }
+};
+
+// Tensors of this process that others may read where they lie. Its bytes are those of the
+// allocations around them; data() is null.
+class ExposedBlock : public SharedBlock {
+  public:
+    // Of each place, in the order in which they were given: its offset in the block.
+    [[nodiscard]] virtual std::span<const std::uint64_t> offsets() const = 0;
+    // The index of a place whose allocation was freed since then, or allocated anew.
+    [[nodiscard]] virtual std::optional<std::size_t> find_replaced() const = 0;
 };
 
 class Memory {
@@ -51,6 +76,14 @@ class Memory {
     virtual Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) = 0;
     // A peer's block, mapped read-only. The ticket comes from another process: it is checked.
     virtual Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) = 0;
+    // These places as they lie, for PayloadMemory::direct; one of them at least. The caller keeps
+    // their memory. unsupported: it cannot be shared; the text names the tensor by name_of.
+    using NameOf = std::function<std::string_view(std::uint32_t tensor)>;
+    virtual Result<std::unique_ptr<ExposedBlock>> expose(
+        [[maybe_unused]] std::span<const MemoryPlace> places,
+        [[maybe_unused]] const NameOf& name_of) {
+        return refused(Errc::unsupported, "this kind of memory is made for slots alone");
+    }
 };
 
 enum class Cast : std::uint32_t { none, f32_to_bf16, f32_to_f16 };
@@ -98,13 +131,6 @@ class CopyPlan {
     virtual Result<std::optional<std::size_t>> verify(const std::byte* slot,
                                                       std::uint64_t sums_offset,
                                                       Deadline deadline) = 0;
-};
-
-// A tensor's memory: its address and bytes.
-struct MemoryPlace {
-    const void* address;
-    std::uint64_t bytes;
-    std::uint32_t tensor;
 };
 
 // Called when a stream has reached this point, from any thread: it must not block, nor call back

@@ -15,8 +15,8 @@ namespace rollring::device {
 struct Gpus {
     // By their ordinals; empty if there is none.
     std::vector<GpuUuid> (*visible)() = nullptr;
-    // Payload memory of this kind (vmm, legacy_ipc or host) for a GPU, and the GPU as mover. A GPU
-    // with host memory registers each block, read-only if it is imported. no_gpu, unsupported.
+    // Payload memory of this kind (none is automatic) for a GPU, and the GPU as mover. A GPU with
+    // host memory registers each block, read-only if it is imported. no_gpu, unsupported.
     Result<Backend> (*open)(Device device, PayloadMemory kind) = nullptr;
     // no_gpu, unsupported, device_error.
     Result<std::unique_ptr<PhysicalMemory>> (*open_physical_memory)(Device device) = nullptr;

@@ -15,6 +15,8 @@ std::string_view name(PayloadMemory memory) {
             return "legacy_ipc";
         case PayloadMemory::host:
             return "host";
+        case PayloadMemory::direct:
+            return "direct";
     }
     return "unknown";
 }

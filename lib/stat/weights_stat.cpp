@@ -85,6 +85,7 @@ Result<WeightsStat> stat_rank(std::string_view ring, std::uint32_t rank, const R
         .pid = header.pid,
         .gpu = manifest->gpu.to_string(),
         .memory = std::string(name(manifest->memory)),
+        .why_not_direct = page.why_not_direct.load(),
         .tensors = manifest->packing.tensors.size(),
         .payload_bytes = manifest->packing.payload_bytes,
         .parts = static_cast<std::uint32_t>(manifest->packing.parts.size()),

@@ -89,6 +89,7 @@ struct PublisherPage {
     std::atomic<std::uint64_t> aborts;
     std::atomic<std::uint64_t> handles_passed;
     std::atomic<std::int64_t> times[5];  // SyncTimes of the last commit
+    SharedText<512> why_not_direct;      // empty from a publisher that knows nothing of it, too
 };
 static_assert(sizeof(PublisherPage) <= page_bytes);
 

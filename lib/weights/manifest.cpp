@@ -93,8 +93,12 @@ class Reader {
         const XXH128_hash_t hash = hash_of(bytes_);
         if (hash.low64 != header_.hash[0] || hash.high64 != header_.hash[1]) return bad("its hash");
         if (header_.slots == 0 || header_.slots > slots_max) return bad("slots");
-        if (header_.memory < std::uint32_t{1} || header_.memory > 3) return bad("memory");
+        if (header_.memory < std::uint32_t{1} || header_.memory > 4) return bad("memory");
         if (header_.checksums > 1 || header_.reserved != 0) return bad("flags");
+        if (is_direct() && (header_.checksums != 0 || header_.slots != 1 || header_.parts != 1 ||
+                            header_.layout_bytes != 0)) {
+            return bad("the form of memory that is read where it lies");
+        }
         if (header_.sums_offset == 0 || header_.sums_offset % piece_alignment != 0 ||
             header_.sums_offset > slot_bytes_max || header_.slot_bytes < header_.sums_offset ||
             header_.slot_bytes > 2 * slot_bytes_max) {
@@ -110,6 +114,12 @@ class Reader {
         made_.packing.slot_bytes = header_.slot_bytes;
         made_.packing.sums_offset = header_.sums_offset;
         return {};
+    }
+
+    // Pieces are the trainer's tensors: in any order, where they may overlap, and as aligned as
+    // their elements.
+    [[nodiscard]] bool is_direct() const {
+        return header_.memory == static_cast<std::uint32_t>(PayloadMemory::direct);
     }
 
     [[nodiscard]] std::string_view text(std::uint64_t offset, std::uint64_t bytes) const {
@@ -168,7 +178,8 @@ class Reader {
             if (part.first_piece != next || part.pieces == 0) return bad("parts");
             next += part.pieces;
             if (next > header_.pieces) return bad("parts");
-            if (std::uint64_t{part.pieces} * 8 > header_.slot_bytes - header_.sums_offset) {
+            if (!is_direct() &&
+                std::uint64_t{part.pieces} * 8 > header_.slot_bytes - header_.sums_offset) {
                 return bad("the checksums do not fit");
             }
             made_.packing.parts.push_back({part.first_piece, part.pieces});
@@ -200,12 +211,14 @@ class Reader {
                 return bad("pieces of a tensor");
             }
             const std::uint64_t bytes = piece.elements * packing.tensors[tensor].dtype.bytes();
-            if (piece.slot_offset % piece_alignment != 0 || piece.slot_offset < free_offset ||
+            const std::uint64_t alignment =
+                is_direct() ? packing.tensors[tensor].dtype.bytes() : piece_alignment;
+            if (piece.slot_offset % alignment != 0 || piece.slot_offset < free_offset ||
                 piece.slot_offset > header_.sums_offset ||
                 bytes > header_.sums_offset - piece.slot_offset) {
                 return bad("a piece exceeds its slot");
             }
-            free_offset = piece.slot_offset + bytes;
+            free_offset = is_direct() ? 0 : piece.slot_offset + bytes;
             covered += piece.elements;
             packing.payload_bytes += bytes;
             packing.pieces.push_back(

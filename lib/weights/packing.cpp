@@ -216,6 +216,25 @@ Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_
     return packing;
 }
 
+Packing in_one_part(const Packing& packing, std::span<const std::uint64_t> offsets,
+                    std::uint64_t bytes) {
+    Packing made{.tensors = packing.tensors,
+                 .pieces = {},
+                 .parts = {},
+                 .sums_offset = bytes,
+                 .slot_bytes = bytes,
+                 .payload_bytes = packing.payload_bytes};
+    for (std::uint32_t i = 0; i < made.tensors.size(); i++) {
+        PackedTensor& tensor = made.tensors[i];
+        tensor.first_piece = static_cast<std::uint32_t>(made.pieces.size());
+        tensor.pieces = tensor.elements == 0 || tensor.tied_to >= 0 ? 0 : 1;
+        if (tensor.pieces == 0) continue;
+        made.pieces.push_back({i, 0, tensor.elements, offsets[made.pieces.size()]});
+    }
+    made.parts.push_back({0, static_cast<std::uint32_t>(made.pieces.size())});
+    return made;
+}
+
 std::vector<CopyJob> pack_jobs(const Packing& packing, const Part& part,
                                std::span<const WeightTensor> tensors) {
     std::vector<CopyJob> jobs;

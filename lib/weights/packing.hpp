@@ -60,6 +60,11 @@ struct Packing {
 // invalid_argument or unsupported, naming the tensor and the field.
 Result<Packing> pack_tensors(std::span<const WeightTensor> tensors, std::uint64_t slot_bytes);
 
+// The same tensors where they lie, as one part of this length, without checksums. `offsets`: those
+// of the tensors that have elements and are not tied.
+Packing in_one_part(const Packing& packing, std::span<const std::uint64_t> offsets,
+                    std::uint64_t bytes);
+
 // The copies of one part between its slot and the caller's tensors; `data` of a tensor may be null
 // if only pack_one will be called.
 std::vector<CopyJob> pack_jobs(const Packing& packing, const Part& part,

@@ -33,6 +33,7 @@ class Publication {
     void resume(std::int64_t version);
     // A committed version was sent again.
     void end_resent() { close(Outcome::committed, ""); }
+    void show_why_not_direct(std::string_view why) { page_->why_not_direct.store(why); }
     void count_sync(const SyncTimes& times);
     void set_ranks_id(std::int64_t id) { store_release(page_->ranks_id, id); }
     void close_channel() { store_release(page_->closed, 1U); }

@@ -21,6 +21,7 @@ Result<PublishedTensors> PublishedTensors::pack(std::span<const WeightTensor> te
 }
 
 Result<void> PublishedTensors::check_addresses(device::Mover& mover) {
+    places_ = {};
     for (std::uint32_t i = 0; i < tensors_.size(); i++) {
         const WeightTensor& tensor = tensors_[i];
         if (tensor.data == nullptr) continue;
@@ -72,6 +73,66 @@ Result<std::vector<std::unique_ptr<device::CopyPlan>>> PublishedTensors::compile
         plans.push_back(std::move(*plan));
     }
     return plans;
+}
+
+Result<void> PublishedTensors::check_exposable(std::uint32_t index) const {
+    const WeightTensor& tensor = tensors_[index];
+    const auto cannot = [&](std::string_view why) {
+        return weights::refused(Errc::unsupported, tensor, why);
+    };
+    if (tensor.data == nullptr) {
+        return cannot("it has no address of its own, and engines would read it there");
+    }
+    if (packing().tensors[index].dtype != tensor.dtype) {
+        return cannot(
+            fmt::format("it is {} and published as {}, and engines would read it as it "
+                        "is",
+                        tensor.dtype.to_string(), packing().tensors[index].dtype.to_string()));
+    }
+    if (!coalesce(tensor.shape, tensor.strides).shape.empty()) {
+        return cannot("it is not contiguous, and engines would read it as it lies");
+    }
+    if (reinterpret_cast<std::uint64_t>(tensor.data) % tensor.dtype.bytes() != 0) {
+        return cannot("its address is not a multiple of an element's bytes");
+    }
+    return {};
+}
+
+Result<std::unique_ptr<device::ExposedBlock>> PublishedTensors::expose(device::Memory& memory,
+                                                                       device::Mover& mover) {
+    const Packing& packed = packing();
+    std::vector<device::MemoryPlace> places;
+    std::vector<std::uint32_t> tensors;
+    for (std::uint32_t i = 0; i < tensors_.size(); i++) {
+        const PackedTensor& tensor = packed.tensors[i];
+        if (tensor.elements == 0 || tensor.tied_to >= 0) continue;
+        if (auto fine = check_exposable(i); !fine) return std::unexpected(fine.error());
+        places.push_back({tensors_[i].data, tensor.bytes(), i});
+        tensors.push_back(i);
+    }
+    if (places.empty()) return refused(Errc::unsupported, "no tensor has elements");
+    if (auto fine = check_addresses(mover); !fine) return std::unexpected(fine.error());
+    auto block = memory.expose(
+        places, [&](std::uint32_t i) -> std::string_view { return tensors_[i].name; });
+    if (!block) return block;
+    const std::uint64_t bytes = (*block)->ticket().bytes;
+    if (bytes > slot_bytes_max) {
+        return refused(Errc::unsupported, "the allocations around the tensors exceed 1 TiB");
+    }
+    manifest_.packing = in_one_part(packed, (*block)->offsets(), bytes);
+    exposed_ = block->get();
+    exposed_tensors_ = std::move(tensors);
+    return block;
+}
+
+Result<void> PublishedTensors::check_exposed() const {
+    const auto replaced = exposed_ == nullptr ? std::nullopt : exposed_->find_replaced();
+    if (!replaced) return {};
+    return refused(Errc::already_released,
+                   fmt::format("tensor '{}': the allocation around it was freed since this "
+                               "publisher was made, and engines still have that one open; make "
+                               "the publisher anew",
+                               tensors_[exposed_tensors_[*replaced]].name));
 }
 
 Result<void> PublishedTensors::describe(PayloadMemory memory, GpuUuid gpu,

@@ -32,6 +32,14 @@ class PublishedTensors {
     // if parts are handed on.
     Result<std::vector<std::unique_ptr<device::CopyPlan>>> compile(device::Mover& mover,
                                                                    bool handed_on);
+    // Has the tensors read where they lie, in one part. unsupported, naming the tensor: one that
+    // cannot be read so; the tensors are packed as before then.
+    Result<std::unique_ptr<device::ExposedBlock>> expose(device::Memory& memory,
+                                                         device::Mover& mover);
+    // Whether the allocations of exposed tensors are those that engines have opened;
+    // already_released, naming a tensor.
+    [[nodiscard]] Result<void> check_exposed() const;
+    [[nodiscard]] bool is_exposed() const { return exposed_ != nullptr; }
     // Writes the manifest, with the slots, the checksums and the layout of these options.
     Result<void> describe(PayloadMemory memory, GpuUuid gpu, const PublisherOptions& options);
 
@@ -57,11 +65,14 @@ class PublishedTensors {
 
   private:
     Result<void> check_addresses(device::Mover& mover);
+    [[nodiscard]] Result<void> check_exposable(std::uint32_t tensor) const;
     PublishedTensors() = default;
 
     std::vector<WeightTensor> tensors_;
     std::unordered_map<std::string_view, std::uint32_t> index_;  // of names in tensors_
     MemoryPlaces places_;
+    const device::ExposedBlock* exposed_ = nullptr;  // its owner outlives this object's use
+    std::vector<std::uint32_t> exposed_tensors_;     // by place
     Manifest manifest_;
     Sealed manifest_memory_;
 };

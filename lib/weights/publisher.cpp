@@ -88,6 +88,12 @@ std::uint32_t Publisher::parts() const {
 std::uint32_t Publisher::slots() const {
     return impl_->slots();
 }
+PayloadMemory Publisher::memory() const {
+    return impl_->memory();
+}
+std::string_view Publisher::why_not_direct() const {
+    return impl_->why_not_direct();
+}
 std::uint64_t Publisher::handles_passed() const {
     return impl_->publication().handles_passed();
 }

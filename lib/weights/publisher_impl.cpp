@@ -31,9 +31,9 @@ Result<void> check_options(const PublisherOptions& options) {
             Errc::invalid_argument,
             fmt::format("PublisherOptions::subscribers_max is 1 to {}", subscribers_limit));
     }
-    const bool gpu = options.device.is_gpu();
-    if (!gpu &&
-        (options.memory == PayloadMemory::vmm || options.memory == PayloadMemory::legacy_ipc)) {
+    const bool any_device =
+        options.memory == PayloadMemory::automatic || options.memory == PayloadMemory::host;
+    if (!options.device.is_gpu() && !any_device) {
         return refused(
             Errc::invalid_argument,
             fmt::format("PublisherOptions::memory {} needs a GPU as device", name(options.memory)));
@@ -57,18 +57,6 @@ ControlHeader facts_of(const PublisherOptions& options, std::uint64_t ring_id) {
     facts.pid = static_cast<std::uint32_t>(getpid());
     std::memcpy(facts.name, options.name.data(), std::min<std::size_t>(options.name.size(), 31));
     return facts;
-}
-
-Result<std::vector<std::unique_ptr<SharedBlock>>> make_blocks(device::Memory& memory,
-                                                              std::size_t count,
-                                                              std::uint64_t bytes) {
-    std::vector<std::unique_ptr<SharedBlock>> blocks;
-    while (blocks.size() < count) {
-        auto block = memory.make(bytes);
-        if (!block) return std::unexpected(block.error());
-        blocks.push_back(std::move(*block));
-    }
-    return blocks;
 }
 
 }  // namespace
@@ -109,34 +97,6 @@ Result<std::unique_ptr<PublisherImpl>> PublisherImpl::create(std::string_view ri
     return made;
 }
 
-Result<void> PublisherImpl::make_slots(PayloadMemory memory, const Gpus& gpus) {
-    Backend backend = device::make_host_backend();
-    if (options_.device.is_gpu()) {
-        auto made = gpus.open(options_.device, memory);
-        if (!made) return std::unexpected(made.error());
-        backend = std::move(*made);
-    }
-    const std::size_t slots = tensors_.has_payload() ? options_.slots : 0;
-    auto blocks = make_blocks(*backend.memory, slots, packing().slot_bytes);
-    if (!blocks) return std::unexpected(blocks.error());
-    for (auto& block : *blocks) seats_.add_slot(std::move(block));
-    backend_ = std::move(backend);
-    return {};
-}
-
-Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
-    const bool automatic = options_.memory == PayloadMemory::automatic;
-    PayloadMemory memory = options_.memory;
-    if (automatic) memory = options_.device.is_gpu() ? PayloadMemory::vmm : PayloadMemory::host;
-    auto done = make_slots(memory, gpus);
-    if (!done && done.error().code == Errc::unsupported && automatic && options_.allow_legacy_ipc) {
-        memory = PayloadMemory::legacy_ipc;
-        done = make_slots(memory, gpus);
-    }
-    if (!done) return std::unexpected(done.error());
-    return memory;
-}
-
 Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     const auto parts = static_cast<std::uint32_t>(packing().parts.size());
     if (options_.slots == 0 && is_sharded()) options_.slots = std::clamp(2 * parts, 2U, slots_max);
@@ -152,7 +112,7 @@ Result<void> PublisherImpl::set_up(const Gpus& gpus) {
     const auto memory = choose_memory(gpus);
     if (!memory) return std::unexpected(memory.error());
     device::Mover& mover = *backend_.mover;
-    auto plans = tensors_.compile(mover, options_.handed_on);
+    auto plans = tensors_.compile(mover, options_.handed_on || tensors_.is_exposed());
     if (!plans) return std::unexpected(plans.error());
     filler_.emplace(tensors_, std::move(*plans), mover, seats_, publication_);
     auto described = tensors_.describe(*memory, mover.gpu(), options_);
@@ -193,7 +153,7 @@ bool PublisherImpl::shut_down() {
     // opened by its legacy handle must not be freed before they have closed it.
     const auto quiet = [this] {
         if (!seats_.all_filled()) return false;
-        if (tensors_.manifest().memory != PayloadMemory::legacy_ipc) return true;
+        if (memory() != PayloadMemory::legacy_ipc && memory() != PayloadMemory::direct) return true;
         seats_.drop_dead();
         return seats_.empty();
     };
@@ -232,25 +192,6 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
     const std::int64_t version = publication_.committed();
     return wait_for(count, fmt::format("served version {}", version), deadline,
                     [&] { return seats_.live(version); });
-}
-
-Result<void> PublisherImpl::expel(const std::string& name) {
-    if (auto ours = check_process(); !ours) return ours;
-    seats_.drop_dead();
-    const std::size_t wanted = tensors_.has_payload() ? options_.slots : 0;
-    const std::size_t usable = std::min(wanted, seats_.usable_slots(name));
-    if (seats_.slot_count() + wanted - usable > slots_limit) {
-        return refused(Errc::busy, fmt::format("all {} slots are held by expelled subscribers "
-                                               "({}): end their processes",
-                                               slots_limit, seats_.slot_holders()));
-    }
-    auto fresh = make_blocks(*backend_.memory, wanted - usable, packing().slot_bytes);
-    if (!fresh) return std::unexpected(fresh.error());
-    if (!seats_.expel(name)) {
-        return refused(Errc::not_found, fmt::format("no subscriber '{}' is attached", name));
-    }
-    for (auto& block : *fresh) seats_.add_slot(std::move(block));
-    return {};
 }
 
 // --- a version -----------------------------------------------------------------------------------
@@ -376,6 +317,7 @@ Result<void> PublisherImpl::wait_all_staged(Deadline deadline) {
     }
     if (all_staged_) return {};
     if (auto staged = wait_staged(deadline); !staged) return staged;
+    if (auto there = tensors_.check_exposed(); !there) return there;  // while they were read, too
     all_staged_ = true;
     return {};
 }

@@ -57,11 +57,15 @@ class PublisherImpl {
     [[nodiscard]] const Publication& publication() const { return publication_; }
     [[nodiscard]] const Packing& packing() const { return tensors_.packing(); }
     [[nodiscard]] std::uint32_t slots() const { return options_.slots; }
+    [[nodiscard]] PayloadMemory memory() const { return tensors_.manifest().memory; }
+    [[nodiscard]] const std::string& why_not_direct() const { return why_not_direct_; }
 
   private:
     PublisherImpl(std::string_view ring, const PublisherOptions& options, RingLink link,
                   std::uint64_t token, OwnControl control, PublishedTensors tensors);
     Result<void> make_slots(PayloadMemory memory, const Gpus& gpus);
+    // The tensors where they lie. unsupported: why they cannot be read there.
+    Result<void> expose_tensors(const Gpus& gpus);
     Result<PayloadMemory> choose_memory(const Gpus& gpus);
     Result<void> set_up(const Gpus& gpus);
     Result<void> open_reception(Listener listener);
@@ -85,6 +89,7 @@ class PublisherImpl {
     MakerProcess maker_;
     std::string ring_name_;
     PublisherOptions options_;
+    std::string why_not_direct_;
     RingLink link_;
     std::uint64_t token_;
     PublishedTensors tensors_;

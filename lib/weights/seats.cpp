@@ -221,7 +221,7 @@ void Seats::open(const Publication& publication, bool only_behind) {
 void Seats::close(bool joinable) {
     {
         const std::scoped_lock lock(mutex_);
-        joinable_ = joinable;
+        joinable_ = joinable && !in_place_;
         open_ = false;
         if (joinable) committed_ = publication_;
     }
@@ -340,6 +340,8 @@ void Seats::set_aside(std::uint32_t seat) {
     readers_.reset(seat);
     store_release(control_->admission(seat).epoch, std::uint64_t{0});
     ring_plain(control_->bell(ControlOffsets::subscriber_bell(seat)));
+    if (!in_place_) return;
+    for (auto& slot : slots_) slot->readers.reset(seat);  // it only reads, and learns of its end
 }
 
 bool Seats::expel(const std::string& name) {
@@ -368,6 +370,8 @@ Seats::Progress Seats::progress(bool with_names) {
             list(now.waiting, fmt::format("'{}'", seats_[i].name));
         }
     }
+    // In the same step: an engine that came between would read bytes of the next version.
+    if (in_place_ && now.staged == now.readers) joinable_ = false;
     return now;
 }
 

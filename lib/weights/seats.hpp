@@ -62,6 +62,10 @@ class Seats {
     // For a sharded trainer: a reader that ends before it has staged the version counts as `ended`,
     // and the slots of the committed version are filled last. Called before any engine is admitted.
     void keep_together() { together_ = true; }
+    // The one slot is the trainer's own memory, which engines read where it lies: the trainer may
+    // write to it once all readers have staged the version, or it is over. From then on no engine
+    // becomes a reader, and the slot waits for none that is set aside. Called likewise.
+    void read_in_place() { in_place_ = true; }
     // Slots are made before any engine is admitted, and in place of those that are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
     [[nodiscard]] std::size_t slot_count();
@@ -104,6 +108,8 @@ class Seats {
         std::string rejected;  // name and reason of one that cannot take it
         std::string ended;     // name of one that ended before it had staged the version
     };
+    // Once all readers have staged a filled version of memory that is read in place, no other one
+    // becomes a reader.
     [[nodiscard]] Progress progress(bool with_names);
     // Names of the subscribers that hold slots.
     [[nodiscard]] std::string slot_holders();
@@ -143,6 +149,7 @@ class Seats {
     Interruption interruption_;
     std::int64_t looked_ns_ = 0;  // for dead ones, across waits that may be short
     bool together_ = false;
+    bool in_place_ = false;
     std::mutex mutex_;
     bool open_ = false;            // the publication
     std::uint64_t committed_ = 0;  // the publication with the committed version; 0: none

@@ -79,6 +79,9 @@ Result<void> Session::accept(Received answer, const device::Gpus& gpus) {
         auto imported = import_slot(slot, welcome.tickets[slot], std::move(fd));
         if (!imported) return imported;
     }
+    if (manifest_.memory == PayloadMemory::direct && !is_placed_) {
+        return refused(Errc::bad_manifest, "the publisher's welcome lacks its tensors");
+    }
     return {};
 }
 
@@ -199,6 +202,20 @@ Result<void> Session::import_slot(std::uint32_t slot, const WireTicket& wire, Fd
     imports_++;
     if (slot >= slots_.size()) slots_.resize(slot + 1);
     slots_[slot] = std::move(*block);
+    return manifest_.memory == PayloadMemory::direct ? place_pieces(*slots_[slot]) : Result<void>();
+}
+
+// From the publisher's block to the allocations as they were mapped here.
+Result<void> Session::place_pieces(const SharedBlock& block) {
+    if (is_placed_) return refused(Errc::bad_manifest, "the publisher sent its tensors twice");
+    is_placed_ = true;
+    const std::vector<PackedTensor>& tensors = manifest_.packing.tensors;
+    for (Piece& piece : manifest_.packing.pieces) {
+        const std::uint64_t bytes = piece.elements * tensors[piece.tensor].dtype.bytes();
+        const auto distance = block.distance(piece.slot_offset, bytes);
+        if (!distance) return std::unexpected(distance.error());
+        piece.slot_offset = *distance;
+    }
     return {};
 }
 

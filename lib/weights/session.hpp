@@ -148,6 +148,7 @@ class Session {
     Result<void> open_backend(const device::Gpus& gpus);
     Result<void> take_seat(Patience& patience);
     Result<void> wait_admitted(Patience& patience);
+    Result<void> place_pieces(const SharedBlock& block);
     Result<void> import_slot(std::uint32_t slot, const WireTicket& ticket, Fd fd);
     [[nodiscard]] std::unexpected<Error> late(std::string_view what) const;
     [[nodiscard]] Bell& own_bell() const {
@@ -170,6 +171,7 @@ class Session {
     Manifest manifest_;
     device::Backend backend_;
     std::vector<std::unique_ptr<SharedBlock>> slots_;
+    bool is_placed_ = false;              // PayloadMemory::direct
     std::optional<std::uint32_t> asked_;  // a requested slot that has not come
     std::uint64_t imports_ = 0;
     std::optional<Reading> reading_;  // from enter() on

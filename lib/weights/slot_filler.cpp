@@ -19,6 +19,7 @@ void SlotFiller::start() {
 // Takes a slot for the next part unless it has one.
 Result<void> SlotFiller::open_part(Deadline deadline) {
     if (filling_ != nullptr) return {};
+    if (auto there = tensors_->check_exposed(); !there) return there;
     const std::int64_t start_ns = monotonic_ns();
     Slot* slot = nullptr;
     std::uint32_t index = 0;
@@ -51,6 +52,10 @@ Result<void> SlotFiller::pack(std::uint32_t end, const void* source, Deadline de
         if (auto waited = mover_->wait(stream_, deadline); !waited) return waited;
     }
     stream_ = stream;
+    if (tensors_->is_exposed()) {
+        next_piece_ = std::min(end, part_end());
+        return {};
+    }
     device::CopyPlan& plan = *plans_[next_part_];
     std::byte* slot = filling_->slot->block->data();
     const auto sums = tensors_->sums_offset();
@@ -84,10 +89,26 @@ void SlotFiller::part_reached(void* context) {
     filling.self->seats_->slot_filled(*filling.slot);
 }
 
+// Of the next piece.
+Result<void> SlotFiller::check_source(const void* source) const {
+    const std::uint32_t tensor = tensors_->packing().pieces[next_piece_].tensor;
+    if (!tensors_->is_exposed()) return {};
+    if (source == nullptr || source == tensors_->address(tensor)) return {};
+    return refused(
+        Errc::unsupported,
+        fmt::format("tensor '{}' is put from {}, but engines read it at {}: it has "
+                    "moved since this publisher was made (PayloadMemory::direct); make "
+                    "the publisher anew, or one without direct",
+                    tensors_->packing().tensors[tensor].name, source, tensors_->address(tensor)));
+}
+
 Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadline deadline,
                                     Stream stream) {
-    if (plans_.empty() && next_piece_ < end) {
+    if (plans_.empty() && !tensors_->is_exposed() && next_piece_ < end) {
         return refused(Errc::invalid_argument, "this publisher lends parts, so they cannot be put");
+    }
+    if (next_piece_ < end) {
+        if (auto same = check_source(source); !same) return same;
     }
     auto there = tensors_->check_memory(*mover_, next_piece_, std::max(end, next_piece_), source);
     if (!there) return there;
@@ -103,6 +124,9 @@ Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadl
 }
 
 Result<std::span<std::byte>> SlotFiller::lend(Deadline deadline) {
+    if (tensors_->is_exposed()) {
+        return refused(Errc::unsupported, "the tensors are read where they lie: no part is lent");
+    }
     if (filling_ != nullptr || next_part_ == tensors_->packing().parts.size()) {
         return refused(Errc::invalid_argument, filling_ != nullptr
                                                    ? "this part is being put, and cannot be lent"

@@ -17,7 +17,8 @@ namespace rollring::weights {
 
 class SlotFiller {
   public:
-    // All arguments must outlive this object. `plans`: by part; none: all parts are lent.
+    // All arguments must outlive this object. `plans`: by part; none: all parts are lent, or the
+    // tensors are exposed, and a part is filled once the stream gets there.
     SlotFiller(const PublishedTensors& tensors,
                std::vector<std::unique_ptr<device::CopyPlan>> plans, device::Mover& mover,
                Seats& seats, Publication& publication)
@@ -61,6 +62,7 @@ class SlotFiller {
     [[nodiscard]] bool has_packed_part() const {
         return filling_ != nullptr && next_piece_ == part_end();
     }
+    [[nodiscard]] Result<void> check_source(const void* source) const;
     Result<void> open_part(Deadline deadline);
     Result<void> pack(std::uint32_t end, const void* source, Deadline deadline, Stream stream);
     Result<void> close_part();

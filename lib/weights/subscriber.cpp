@@ -108,8 +108,13 @@ std::span<const TensorInfo> Subscriber::tensors() const {
 std::int64_t Subscriber::publisher_id() const {
     return impl_->publisher_id();
 }
-std::uint64_t RelaySubscriber::part_bytes(const Subscriber& subscriber) {
-    return subscriber.impl_->manifest().packing.sums_offset;
+Result<std::uint64_t> RelaySubscriber::part_bytes(const Subscriber& subscriber) {
+    if (subscriber.memory() != PayloadMemory::direct) {
+        return subscriber.impl_->manifest().packing.sums_offset;
+    }
+    return refused(Errc::unsupported,
+                   "the trainer's tensors are read where they lie (PayloadMemory::direct), so its "
+                   "versions cannot be handed on: publish them through slots");
 }
 PayloadMemory Subscriber::memory() const {
     return impl_->manifest().memory;

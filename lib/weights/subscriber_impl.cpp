@@ -339,6 +339,8 @@ Result<void> SubscriberImpl::stage(Deadline deadline) {
     const std::uint64_t end = update_.first_part_number + parts();
     auto waited = session_->wait("its device to finish reading", deadline,
                                  [&] { return session_->reading().is_read(end); });
+    // The trainer keeps its own memory unchanged only for the engines that it waits for.
+    if (waited && manifest().memory == PayloadMemory::direct) waited = session_->check_admitted();
     if (!waited) return give_up_unless_late(std::move(waited.error()));
     if (delta_) show_delta(delta_->report(), session_->own());
     vote();

@@ -242,6 +242,19 @@ Result<ViewCopies> as_view(const WeightTensor& tensor, const PackedTensor& publi
     return ViewCopies::make(kept.back(), published);
 }
 
+// Copies out of the trainer's own tensors can begin anywhere, as those of views can.
+Result<void> make_views(Targets& targets, const Packing& packing, std::deque<WeightTensor>& kept) {
+    for (std::size_t i = 0; i < targets.size(); i++) {
+        for (Target& target : targets[i]) {
+            if (target.view) continue;
+            auto view = as_view(*target.tensor, packing.tensors[i], kept);
+            if (!view) return std::unexpected(view.error());
+            target.view = std::move(*view);
+        }
+    }
+    return {};
+}
+
 Result<void> check_no_overlaps(std::span<const WeightTensor> into) {
     const auto culprit = std::ranges::find_if(into, may_overlap);
     if (culprit == into.end()) return {};
@@ -307,8 +320,14 @@ Result<SubscriberTensors> SubscriberTensors::compile(const Manifest& manifest,
                                                      std::span<const WeightTensor> into,
                                                      bool partial, device::Mover& mover) {
     const Packing& packing = manifest.packing;
-    const auto targets = match(packing, into, partial, mover);
+    auto targets = match(packing, into, partial, mover);
     if (!targets) return std::unexpected(targets.error());
+    std::deque<WeightTensor> kept;
+    if (manifest.memory == PayloadMemory::direct) {
+        if (auto done = make_views(*targets, packing, kept); !done) {
+            return std::unexpected(done.error());
+        }
+    }
     SubscriberTensors made;
     made.infos_ = infos_of(packing);
     made.sums_offset_ = packing.sums_offset;

@@ -45,6 +45,8 @@ void try_publisher(Publisher& publisher, Transaction& open) {
         {"Publisher::payload_bytes", tells([&] { return publisher.payload_bytes(); })},
         {"Publisher::parts", tells([&] { return publisher.parts(); })},
         {"Publisher::slots", tells([&] { return publisher.slots(); })},
+        {"Publisher::memory", tells([&] { return publisher.memory(); })},
+        {"Publisher::why_not_direct", tells([&] { return publisher.why_not_direct(); })},
         {"Publisher::handles_passed", tells([&] { return publisher.handles_passed(); })},
     });
 }

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "direct_memory.hpp"
+#include "fake_allocations.hpp"
 #include "gpus.hpp"
 #include "host_mover.hpp"
 
@@ -252,8 +254,11 @@ const device::Gpus& device::gpus() {
         .visible = [] { return std::vector{test::uuid(0), test::uuid(1)}; },
         .open = [](Device gpu, PayloadMemory kind) -> Result<device::Backend> {
             test::FakeDevice& fake = test::fake_device(gpu);
-            return device::Backend{std::make_unique<test::FakeMemory>(fake, kind),
-                                   std::make_unique<test::FakeMover>(fake)};
+            std::unique_ptr<device::Memory> memory = std::make_unique<test::FakeMemory>(fake, kind);
+            if (kind == PayloadMemory::direct) {
+                memory = device::make_direct_memory(test::fake_allocations());
+            }
+            return device::Backend{std::move(memory), std::make_unique<test::FakeMover>(fake)};
         }};
     return all;
 }

@@ -133,7 +133,7 @@ TEST_CASE("parts of one channel are handed on to another one as they lie in thei
     REQUIRE_OK(source);
     Publisher relay = publisher_on(node, described,
                                    {.slots = slots,
-                                    .slot_bytes = RelaySubscriber::part_bytes(*source),
+                                    .slot_bytes = RelaySubscriber::part_bytes(*source).value(),
                                     .checksums = true,
                                     .handed_on = true});
     REQUIRE(relay.parts() == publisher.parts());
