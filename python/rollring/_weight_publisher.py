@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from ._weights import (
     refused,
     version_number,
 )
+
+_log = logging.getLogger("rollring")
 
 
 class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
@@ -51,8 +54,17 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         ranks: The number of such publishers; None: likewise.
         layout: Without ``DTensor``s, for a rank that has shards: the boxes that ``tensors`` hold,
             in memories of their names, published dtypes and numbers of elements.
-        memory: Kind of memory of the slots: "automatic", "vmm", "legacy_ipc" or "host".
+        memory: Kind of memory of the slots: "automatic", "vmm", "legacy_ipc" or "host". With
+            "direct" there are no slots: engines on GPUs read ``tensors`` where they lie, which
+            costs half of the memory traffic. The tensors must then not change from
+            `WeightTransaction.put_all` (or the first `put`) until `commit` or `wait_staged` has
+            returned; `publish` returns as late. They must not move, and their memory must not be
+            freed while engines are attached. They are contiguous, in memory of cudaMalloc (torch
+            without expandable segments), and go out in their own dtypes; each value that is `put`
+            is the tensor's own; not with checksums, layouts or ``handed_on``.
         allow_legacy_ipc: "automatic" may take it where vmm is refused.
+        allow_direct: "automatic" takes "direct" where all tensors allow it, because the caller
+            keeps its promise; `why_not_direct` is the reason otherwise.
         slots: Number of pieces of memory that the channel has; 0: chosen.
         slot_bytes: Size of each piece; 0: chosen.
         checksums: Send a checksum of every tensor's bytes, which engines check.
@@ -64,7 +76,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         BusyError: A live publisher has the rank.
         UnsupportedError: A tensor, by name, cannot be sent: it has no memory of its own (a
             quantized or sparse one), its values are not those in its memory (a conjugated view),
-            or its dtype is not supported.
+            its dtype is not supported, or engines cannot read it where it lies ("direct").
         InvalidArgumentError: Tensors that are declared as tied are not.
         NoGpuError: The tensors lie on a GPU, and this build or machine has none.
     """
@@ -83,6 +95,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         layout: WeightLayout | None = None,
         memory: str = "automatic",
         allow_legacy_ipc: bool = False,
+        allow_direct: bool = False,
         slots: int = 0,
         slot_bytes: int = 0,
         checksums: bool = False,
@@ -121,6 +134,7 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             "gpu": self._gpu,
             "memory": memory,
             "allow_legacy_ipc": allow_legacy_ipc,
+            "allow_direct": allow_direct,
             "slots": slots,
             "slot_bytes": slot_bytes,
             "checksums": checksums,
@@ -131,6 +145,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
             options["layout"] = layout.to_bytes()
         self._begun = -1
         self._end = _core.WeightPublisher(ring, described, options)
+        if self.why_not_direct:
+            _log.info("weights of ring %s go through slots: %s", ring, self.why_not_direct)
 
     def begin(self, version: int) -> WeightTransaction:
         """Open a version, larger than any before it in this ring.
@@ -276,3 +292,15 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
     def payload_bytes(self) -> int:
         """Bytes of one version."""
         return self._end.payload_bytes()
+
+    @property
+    def memory(self) -> str:
+        """The kind of memory that was chosen, never "automatic"."""
+        return self._end.memory()
+
+    @property
+    def why_not_direct(self) -> str:
+        """Why ``allow_direct`` has led to slots, naming the tensor if one is the reason; empty:
+        it was not asked for, or engines read the tensors where they lie.
+        """
+        return self._end.why_not_direct()

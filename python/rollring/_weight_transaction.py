@@ -52,7 +52,8 @@ class WeightTransaction(OneVersion):
             TimedOutError: Engines did not free it, and the text names one; call it again.
             InvalidArgumentError: Another tensor is next, or this one differs, or it is tied to
                 another one and has other memory.
-            UnsupportedError: It has no memory of its own (a DTensor, say).
+            UnsupportedError: It has no memory of its own (a DTensor, say), or the publisher's
+                memory is "direct" and this is other memory than at first.
         """
         given, copied = self._source(name, tensor, timeout)
         self._sent.put(*given)
@@ -74,6 +75,8 @@ class WeightTransaction(OneVersion):
 
         Raises:
             TimedOutError: Engines did not free memory of the channel; call it again.
+            ReleasedError: A tensor's memory was released, or (with "direct") freed and made anew.
+            UnsupportedError: A tensor has moved, and the publisher's memory is "direct".
         """
         self._sent.check_open()
         publisher = self._publisher

@@ -120,8 +120,9 @@ class PublisherOptions(TypedDict, total=False):
 
     rank: int
     ranks: int
-    memory: Literal["automatic", "vmm", "legacy_ipc", "host"]
+    memory: Literal["automatic", "vmm", "legacy_ipc", "host", "direct"]
     allow_legacy_ipc: bool
+    allow_direct: bool
     slots: int
     slot_bytes: int
     checksums: bool

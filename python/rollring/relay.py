@@ -58,7 +58,11 @@ class PartReader:
 
     @property
     def part_bytes(self) -> int:
-        """The most that one holds."""
+        """The most that one holds.
+
+        Raises:
+            UnsupportedError: The trainer's memory is "direct", whose parts are not handed on.
+        """
         return self._end.part_bytes()
 
     @property

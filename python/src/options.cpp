@@ -202,8 +202,9 @@ PublisherOptions publisher_options(nb::dict given) {
     options.take("rank", made.rank);
     options.take("ranks", made.ranks);
     options.take("gpu", made.device.gpu);
-    options.take("memory", made.memory, PayloadMemory::host);
+    options.take("memory", made.memory, PayloadMemory::direct);
     options.take("allow_legacy_ipc", made.allow_legacy_ipc);
+    options.take("allow_direct", made.allow_direct);
     options.take("slots", made.slots);
     options.take("slot_bytes", made.slot_bytes);
     options.take("checksums", made.checksums);

@@ -187,6 +187,14 @@ class PyPublisher {
     std::uint64_t payload_bytes() {
         return owned_.in_turn([](Publisher& publisher) { return publisher.payload_bytes(); });
     }
+    std::string memory() {
+        return owned_.in_turn(
+            [](Publisher& publisher) { return std::string(name(publisher.memory())); });
+    }
+    std::string why_not_direct() {
+        return owned_.in_turn(
+            [](Publisher& publisher) { return std::string(publisher.why_not_direct()); });
+    }
     // Idempotent.
     void close() { sending_->close(); }
     [[nodiscard]] bool closed() const { return owned_.gone(); }
@@ -240,6 +248,8 @@ void bind_weight_publisher(nb::module_& module) {
         .def("behind", &PyPublisher::behind)
         .def("committed_version", &PyPublisher::committed_version)
         .def("payload_bytes", &PyPublisher::payload_bytes)
+        .def("memory", &PyPublisher::memory)
+        .def("why_not_direct", &PyPublisher::why_not_direct)
         .def("close", &PyPublisher::close)
         .def_prop_ro("closed", &PyPublisher::closed);
 }

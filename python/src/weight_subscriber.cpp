@@ -223,8 +223,8 @@ class PySubscriber {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
     }
     std::uint64_t part_bytes() {
-        return owned_.in_turn(
-            [](Subscriber& subscriber) { return RelaySubscriber::part_bytes(subscriber); });
+        return value_or_raise(owned_.in_turn(
+            [](Subscriber& subscriber) { return RelaySubscriber::part_bytes(subscriber); }));
     }
     std::string state() {
         return owned_.in_turn(

@@ -14,7 +14,8 @@ from typing import Any
 from ray.exceptions import RayError
 
 from ... import RollringError, WeightSubscriber, stat_ring
-from ...errors import TimedOutError
+from ...adapters import report_refusal
+from ...errors import TimedOutError, UnsupportedError
 from ...relay import PartReader
 from ...stat import stat_weights
 from ...weights import WeightUpdate
@@ -110,6 +111,12 @@ class WeightSource:
 
     def _attach(self, name: str, held: int) -> WeightSubscriber:
         about = self._trainer()
+        if about is not None and about["memory"] == "direct":
+            error = UnsupportedError(
+                'a trainer with memory "direct" has engines on its own node alone', "unsupported"
+            )
+            report_refusal(None, self._ring, name, error)
+            raise error
         gpu = "" if about is None else _gpu(about)
         return WeightSubscriber(
             self._ring,
