@@ -263,8 +263,9 @@ void add_weights(CLI::App& app) {
         option(sub, "--list", options.list, "the tensors")
             ->check(CLI::IsMember({"llama8b", "qwen30b", "tiny", "empty"}));
         option(sub, "--device", options.device, "auto, host, or cuda:N");
-        option(sub, "--memory", options.memory, "of the slots")
-            ->check(CLI::IsMember({"automatic", "vmm", "legacy_ipc", "host"}));
+        option(sub, "--memory", options.memory,
+               "of the slots; direct: none, engines read the trainer's tensors")
+            ->check(CLI::IsMember({"automatic", "vmm", "legacy_ipc", "host", "direct"}));
         option(sub, "--slot-bytes", options.slot_bytes, "0: the library's choice");
         option(sub, "--slots", options.slots, "1 to 16; 0: the library's choice");
         option(sub, "--scale", options.scale,

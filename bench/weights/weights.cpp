@@ -112,7 +112,7 @@ SessionPlan plan_of(const WeightsQuestion& options, const Place& place) {
     plan.list_name = options.list;
     plan.device = place.device;
     for (const auto memory : {rollring::PayloadMemory::vmm, rollring::PayloadMemory::legacy_ipc,
-                              rollring::PayloadMemory::host}) {
+                              rollring::PayloadMemory::host, rollring::PayloadMemory::direct}) {
         if (rollring::name(memory) == options.memory) plan.memory = memory;
     }
     plan.slots = options.slots;

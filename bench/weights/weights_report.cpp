@@ -38,6 +38,7 @@ Figures figures_of(const WeightsRun& run) {
         const double ours = Spread::of(syncs_ms(round)).median;
         for (const Sample& sample : round.session.samples) {
             figures.add("sync_ms", ms(sample.whole_ns));
+            figures.add("live_ms", ms(sample.live_ns));
             figures.add("control_us", ms(sample.control_ns) * 1e3);
             figures.add("two_copies_ms", ms(sample.copies_ns));
             // Each version against the copies just before it.
@@ -60,6 +61,7 @@ Json way_json(const SessionReport& session, std::size_t first, std::size_t versi
         const Sample& sample = session.samples[i];
         const EngineSample& engine = session.engine_samples[i];
         figures.add("sync_ms", ms(sample.whole_ns));
+        figures.add("live_ms", ms(sample.live_ns));
         figures.add("two_copies_ms", ms(sample.copies_ns));
         figures.add("pause_ms", ms(engine.pause_ns));
         if (session.way != SyncWay::difference) continue;
@@ -148,6 +150,7 @@ Json report_json(const WeightsRun& run) {
              {"sessions", run.rounds.size()},
              {"versions", plan.versions},
              {"sync_ms", figures.spread("sync_ms").json()},
+             {"live_ms", figures.spread("live_ms").json()},
              {"gb_per_s", static_cast<double>(first.payload_bytes) / (sync_ms * 1e6)},
              {"control_us", percentiles(figures.of("control_us"))}};
     for (const Stage& stage : stages) {

@@ -184,9 +184,11 @@ void Party::train() {
                                            ? arena->two_copies_ns(publisher.payload_bytes())
                                            : 0;
         Sample& sample = desk_->samples()[version - 1];
+        const std::int64_t began_ns = now_ns();
         sample = sync(publisher, static_cast<std::int64_t>(version));
         sample.copies_ns = copies_ns;
         must(publisher.wait_live(1, patience()));
+        sample.live_ns = now_ns() - began_ns;
         note(facts.trainer, *arena, version, publisher.handles_passed());
         if (plan_->pause && version == 1) wait_for_a_line(1);
     }

@@ -56,6 +56,7 @@ struct SessionPlan {
 // One version, as the trainer saw it.
 struct Sample {
     std::int64_t whole_ns;    // begin to commit returned
+    std::int64_t live_ns;     // begin until the engine serves it
     std::int64_t control_ns;  // publish to commit returned
     std::int64_t copies_ns;   // two plain copies of as many bytes; 0: not measured
     rollring::SyncTimes times;

@@ -54,11 +54,12 @@ def with_ring(scenario, *arguments):
 
 def one_gpu(memory):
     together(
-        start("trainer", memory=memory, subscribers=2),
+        start("trainer", memory=memory, subscribers=3),
         start("engine", name="a", memory=memory),
         start("engine", name="b", memory=memory, delta="true"),
+        start("engine", name="c", memory=memory, beside="true"),
     )
-    print(f"one GPU, {memory}: a trainer and two engines, one of which stages by difference")
+    print(f"one GPU, {memory}: a trainer and three engines: in place, by difference, and beside")
 
 
 def containers(memory):
@@ -104,7 +105,7 @@ def main():
     if count == 0:
         print(f"skipped: {gpus.stderr.strip()}")
         sys.exit(77)
-    for memory in ("vmm", "legacy_ipc", "host"):
+    for memory in ("vmm", "legacy_ipc", "host", "direct"):
         with_ring(one_gpu, memory)
     if may_unshare():
         for memory in ("vmm", "host"):
@@ -113,7 +114,7 @@ def main():
         print("namespaces are not permitted: containers are left out")
     if count >= 2:
         with_ring(two_gpus)
-        for memory in ("vmm", "legacy_ipc", "host"):
+        for memory in ("vmm", "legacy_ipc", "host", "direct"):
             with_ring(hidden_from_each_other, memory)
     else:
         print("one GPU: what needs two is left out")

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Options {
     std::string memory = "vmm";
     std::uint64_t slot_bytes = 1 << 20;
     bool delta = false;
+    bool beside = false;
 };
 
 Deadline patience() {
@@ -36,7 +38,9 @@ Deadline patience() {
 // Tensors in the memory of one GPU, their bytes following from version and place.
 class GpuTensors {
   public:
-    explicit GpuTensors(int ordinal) : context_(need(cuda::Context::open(Device::cuda(ordinal)))) {
+    // With `together` bytes: tensors lie together in allocations of as many, as torch has them.
+    explicit GpuTensors(int ordinal, std::uint64_t together = 0)
+        : context_(need(cuda::Context::open(Device::cuda(ordinal)))), together_(together) {
         add("embed", dtype_f32, {3001, 300});
         for (int i = 0; i < 40; i++) add(fmt::format("layer.{}.w", i), dtype_bf16, {129, 77});
         add("empty", dtype_f32, {0, 3});
@@ -72,14 +76,26 @@ class GpuTensors {
     void add(const std::string& name, DType dtype, std::vector<std::int64_t> shape) {
         std::size_t bytes = dtype.bytes();
         for (const std::int64_t extent : shape) bytes *= static_cast<std::size_t>(extent);
-        const cuda::Context::Scope scope(context_);
-        CUdeviceptr at = 0;
-        if (bytes > 0) need(context_.api().cuMemAlloc(&at, bytes), "allocate");
+        const CUdeviceptr at = bytes == 0 ? 0 : place(bytes);
         list.push_back({.name = name,
                         .dtype = dtype,
                         .shape = std::move(shape),
                         .data = reinterpret_cast<void*>(at)});  // NOLINT: device addresses
         bytes_.push_back(bytes);
+    }
+    CUdeviceptr place(std::uint64_t bytes) {
+        constexpr std::uint64_t apart = 512;
+        if (left_ < bytes) {
+            const cuda::Context::Scope scope(context_);
+            left_ = std::max(bytes, together_);
+            need(context_.api().cuMemAlloc(&free_, left_), "allocate");
+        }
+        const CUdeviceptr at = free_;
+        const std::uint64_t used =
+            together_ == 0 ? left_ : std::min(left_, (bytes + apart - 1) / apart * apart);
+        free_ += used;
+        left_ -= used;
+        return at;
     }
     [[nodiscard]] CUdeviceptr address(std::size_t i) const {
         return reinterpret_cast<CUdeviceptr>(list[i].data);
@@ -94,26 +110,33 @@ class GpuTensors {
     }
 
     cuda::Context context_;
+    std::uint64_t together_;
+    CUdeviceptr free_ = 0;  // of the last allocation
+    std::uint64_t left_ = 0;
     std::vector<std::size_t> bytes_;
 };
 
 PayloadMemory memory_of(const std::string& text) {
-    for (const auto memory : {PayloadMemory::vmm, PayloadMemory::legacy_ipc, PayloadMemory::host}) {
+    for (const auto memory : {PayloadMemory::vmm, PayloadMemory::legacy_ipc, PayloadMemory::host,
+                              PayloadMemory::direct}) {
         if (text == name(memory)) return memory;
     }
     throw Failure("no such memory: " + text);
 }
 
 void train(const Options& options) {
-    GpuTensors tensors(options.gpu);
+    constexpr std::uint64_t torch_bytes = 2 << 20;
+    const PayloadMemory memory = memory_of(options.memory);
+    const bool direct = memory == PayloadMemory::direct;
+    GpuTensors tensors(options.gpu, direct ? torch_bytes : 0);
     auto publisher = need(
         Publisher::create(options.ring, tensors.list,
                           {.rank = options.rank < 0 ? 0 : static_cast<std::uint32_t>(options.rank),
                            .ranks = options.ranks,
                            .device = Device::cuda(options.gpu),
-                           .memory = memory_of(options.memory),
+                           .memory = memory,
                            .slot_bytes = options.slot_bytes,
-                           .checksums = true}));
+                           .checksums = !direct}));
     need(publisher.wait_subscribers(options.subscribers, patience()));
     const std::uint64_t passed = publisher.handles_passed();
     for (std::int64_t version = 1; version <= options.versions; version++) {
@@ -123,6 +146,7 @@ void train(const Options& options) {
         need(transaction.publish());
         const auto report = need(transaction.commit(patience()));
         if (report.subscribers != options.subscribers) throw Failure("a subscriber was lost");
+        if (direct) tensors.fill(1000 + version);  // engines have read them
     }
     need(publisher.wait_live(options.subscribers, patience()));
     if (publisher.handles_passed() != passed) throw Failure("handles were passed in a sync");
@@ -135,6 +159,7 @@ void serve(const Options& options) {
     GpuTensors tensors(options.gpu);
     SubscriberOptions subscribe{.name = options.name,
                                 .device = Device::cuda(options.gpu),
+                                .in_place = !options.beside,
                                 .staging = options.delta ? Staging::delta : Staging::copy,
                                 .delta_fallback = DeltaFallback::beside};
     if (options.rank >= 0) subscribe.rank = static_cast<std::uint32_t>(options.rank);
@@ -192,7 +217,8 @@ int main(int argc, char** argv) {
     app.add_option("--versions", options.versions);
     app.add_option("--memory", options.memory);
     app.add_option("--slot-bytes", options.slot_bytes);
-    app.add_flag("--delta", options.delta);  // an engine that stages by difference
+    app.add_flag("--beside", options.beside);  // one that loads into other memory than it serves
+    app.add_flag("--delta", options.delta);    // an engine that stages by difference
     CLI11_PARSE(app, argc, argv);
     return rollring::test::run(options);
 }
