@@ -4,6 +4,7 @@ packages."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from typing import Any
@@ -227,3 +228,19 @@ def test_arrays_of_other_packages_come_by_dlpack(ring: str) -> None:
         rr.WeightPublisher(ring, {"w": Foreign(np.array(["text"], object))})
     with pytest.raises(TypeError, match="DLPack"):
         rr.WeightPublisher(ring, {"w": [1.0]})
+
+
+def test_a_publisher_says_which_memory_it_uses(ring: str, caplog: pytest.LogCaptureFixture) -> None:
+    tensors = {"w": np.zeros(4, np.float32)}
+    with rr.WeightPublisher(ring, tensors) as plain:
+        assert (plain.memory, plain.why_not_direct) == ("host", "")
+    with (
+        caplog.at_level(logging.INFO, "rollring"),
+        rr.WeightPublisher(ring, tensors, allow_direct=True) as slots,
+    ):
+        assert slots.memory == "host" and "host memory" in slots.why_not_direct
+        assert slots.why_not_direct in caplog.text
+        (looked,) = rr.describe_weights(ring)
+        assert looked["why_not_direct"] == slots.why_not_direct
+    with pytest.raises(rr.InvalidArgumentError, match="direct needs a GPU"):
+        rr.WeightPublisher(ring, tensors, memory="direct")
