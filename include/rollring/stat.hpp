@@ -381,6 +381,7 @@ constexpr void each_field(const WeightsStat*, Visit&& visit) {
     visit(Field{"pid", FieldUnit::none, detail::fact, &WeightsStat::pid});
     visit(Field{"gpu", FieldUnit::none, detail::fact, &WeightsStat::gpu});
     visit(Field{"memory", FieldUnit::none, detail::fact, &WeightsStat::memory});
+    visit(Field{"why_not_direct", FieldUnit::none, detail::fact, &WeightsStat::why_not_direct});
     visit(Field{"tensors", FieldUnit::count, detail::fact, &WeightsStat::tensors,
                 "Tensors of the channel"});
     visit(Field{"payload_bytes", FieldUnit::bytes, detail::fact, &WeightsStat::payload_bytes,
