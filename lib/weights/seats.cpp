@@ -195,7 +195,12 @@ bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
     const bool poisoned =
         observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned);
     const bool wants = poisoned || observe(at->staged_version) < committed;
-    return wants && peek(control_->admission(seat).reads) <= observe(at->publications_read);
+    const std::uint64_t reads = peek(control_->admission(seat).reads);
+    // An engine of a sharded trainer learns late that a version was aborted: when all ranks offer
+    // another one.
+    const bool is_aborted =
+        together_ && reads != committed_ && (reads != publication_ || !joinable_);
+    return wants && (is_aborted || reads <= observe(at->publications_read));
 }
 
 void Seats::open(const Publication& publication, bool only_behind) {

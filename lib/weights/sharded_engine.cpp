@@ -182,6 +182,9 @@ Result<void> ShardedEngine::next(Deadline deadline) {
     update_ = {.open = true,
                .publication = update_.publication + 1,
                .version = ends_.front()->update().version};
+    again_ = ends_.front()->is_in_ring() ||
+             ends_.front()->session().decision(update_.version) == Outcome::committed ||
+             std::ranges::any_of(ends_, [](const auto& end) { return end->update().came_late; });
     held_ = false;
     copies_ = false;
     if (holding_.state() != SubscriberState::poisoned) holding_.set(SubscriberState::reading);
@@ -232,11 +235,25 @@ Result<void> ShardedEngine::stage(Deadline) {
     return {};
 }
 
+// Of a version that was committed before this engine began it: ranks that were started again offer
+// it on their own, and may give that up, which frees their slots.
+Outcome ShardedEngine::outcome_again() const {
+    bool is_open = false;
+    for (const auto& end : ends_) {
+        const Outcome one = end->outcome();
+        if (one == Outcome::aborted || end->session().is_expelled()) return Outcome::aborted;
+        // One that is gone fills no slot any more.
+        is_open = is_open || (one == Outcome::open && end->session().check_publisher());
+    }
+    return is_open ? Outcome::open : Outcome::committed;
+}
+
 Outcome ShardedEngine::outcome() const {
+    if (again_) return outcome_again();
     if (ends_.size() == 1) {
         return ends_.front()->is_in_ring() ? Outcome::committed : ends_.front()->outcome();
     }
-    // In this order: a version that was offered again after its commit may be older than the word.
+    // In this order: the line of a rank may be used again by now.
     bool aborted = false;  // by a rank that never votes for it
     for (const auto& end : ends_) {
         const Outcome one = end->outcome();
@@ -306,16 +323,15 @@ std::unexpected<Error> ShardedEngine::give_up(Error why) {
     leave_comparison();
     if (holding_.is_mixed()) return poison(std::move(why));
     const bool is_committed = update_.staged && outcome() == Outcome::committed;
+    const bool is_left = again_ && why.code == Errc::aborted;  // by a rank that offers it again
     update_.open = false;
     holding_.give_up(fmt::format("version {}: {}", update_.version, why.message));
-    if (is_committed) {  // its slots are still ours: next() finds it again
-        for (const auto& end : ends_) end->unread();
-        return std::unexpected(std::move(why));
-    }
     // The ranks have decided it, and know: it is not this engine that refuses it.
     const bool is_over = ends_.front()->session().decision(update_.version) == Outcome::aborted;
     for (const auto& end : ends_) {
-        if (is_over) {
+        if (is_committed || (is_left && end->outcome() != Outcome::aborted)) {
+            end->unread();  // its slots are still ours: next() finds it again
+        } else if (is_over || is_left) {
             end->abandon(why.message);
         } else {
             end->reject(why.message, {});

@@ -110,6 +110,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     // A comparison that has not ended is of no more use.
     void leave_comparison();
     [[nodiscard]] Outcome outcome() const;
+    [[nodiscard]] Outcome outcome_again() const;
     [[nodiscard]] Error aborted() const;
     // The update cannot continue at any rank, and why.
     std::unexpected<Error> give_up(Error why);
@@ -125,6 +126,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     std::optional<DeltaStaging> delta_;
     std::size_t compared_ = 0;  // parts, of all ranks
     Stream stream_;             // of load
+    bool again_ = false;        // the version was committed before
     bool held_ = false;
     bool copies_ = false;  // into the tensors; the version is committed
     std::atomic<SubscriberImpl*> waits_at_ = nullptr;
