@@ -38,6 +38,17 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             weights llama_512_spin --list llama8b --slot-bytes 512MiB --spin-us 2000
             weights llama_512_x4 --list llama8b --slot-bytes 512MiB --slots 4 ;;
         legacy) weights legacy --list llama8b --memory legacy_ipc ;;
+        direct)
+            step exposed "$bin/gpu_test" '-tc=*exposes*,*where they lie*,*made anew*,*of its own*'
+            step channel python3 tests/gpu/channel.py "$bin/rollring" "$bin/channel_peer"
+            for memory in direct automatic; do
+                weights "${memory}_copy" --list llama8b --memory $memory --repeat 9
+                weights "${memory}_delta" --list llama8b --memory $memory --changed 0.1,1,2
+            done ;;
+        direct_python)
+            with_wheels
+            LIMIT_S=280 step direct_python python3 -m pytest -p no:cacheprovider -v \
+                tests/python/test_gpu_direct.py ;;
         checksums) weights checksums --list llama8b --checksums ;;
         qwen) LIMIT_S=400 weights qwen --list qwen30b --torch 1 --repeat 5 --scale 0.3 ;;
         tiny) weights tiny --list tiny ;;
@@ -58,7 +69,8 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
         python)
             with_wheels
             LIMIT_S=280 step python python3 -m pytest -p no:cacheprovider -v \
-                tests/python/test_gpu.py tests/python/test_torch.py tests/python/test_weights*.py ;;
+                tests/python/test_gpu.py tests/python/test_gpu_direct.py \
+                tests/python/test_torch.py tests/python/test_weights*.py ;;
         sanitize)
             for tool in memcheck racecheck; do
                 step $tool compute-sanitizer --tool $tool --target-processes application-only \

@@ -4,6 +4,8 @@
 //   'i' imports the block that the message brings
 //   'h' the same, mapped by the CPU and not by the GPU (host memory only)
 //   'r' reads it: `value` in the answer is 1 if it holds block_bytes of that seed
+//   'l' looks at the ticket's bytes from the block's byte `value` on: `value` is 1 if they hold
+//       block_bytes of the seed that is the first byte of the ticket's handle
 //   'w' lets a kernel write to it: `value` is 1 if that failed; the context is lost then
 //
 // An answer with a text is an error.
@@ -80,6 +82,13 @@ Received Holder::answer(Received asked) {
         case 'r':
             given.message.value = holds(asked.message.value) ? 1 : 0;
             break;
+        case 'l': {
+            const auto at = need(block_->distance(asked.message.value, ticket.bytes));
+            const Bytes seen = from_device(block_->data() + at, ticket.bytes);
+            const auto seed = static_cast<std::uint64_t>(ticket.handle[0]);
+            given.message.value = seen == block_bytes(ticket.bytes, seed) ? 1 : 0;
+            break;
+        }
         case 'w':
             given.message.value = write_fails() ? 1 : 0;
             break;

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import rollring as rr
+from rollring.relay import PartReader
 from weights_children import whole
 
 GPU = "cuda:0"
@@ -47,6 +48,27 @@ def serve(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -
             seen.send((name, update.version, held))
             if update.version >= last:
                 break
+
+
+def serve_whole(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -> None:
+    """The same, said of what it holds once the version is committed."""
+    tensors = model(-7)
+    with rr.WeightSubscriber(ring, tensors, name=name, timeout=None, **options) as channel:
+        for update in channel:
+            with update:
+                update.load()
+            seen.send((name, update.version, whole(tensors)))
+            if update.version >= last:
+                break
+
+
+def read_for_others(ring: str, seen: Any) -> None:
+    """A relay's end: says why it cannot be one."""
+    with rr.WeightSubscriber(ring, device="cuda", timeout=None) as channel:
+        try:
+            seen.send(PartReader(channel).part_bytes)
+        except rr.UnsupportedError as error:
+            seen.send(str(error))
 
 
 def load_by_itself(ring: str, last: int, seen: Any) -> None:
