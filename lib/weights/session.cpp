@@ -52,6 +52,9 @@ Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint3
     made->socket_ = ProcessFd(std::move(*socket));
     auto accepted = patience.work([&] { return made->accept(std::move(*answer), own.gpus); });
     if (accepted) return made;
+    if (made->control_) {  // memory that it cannot open may be that of a process which died
+        if (auto lives = made->check_publisher(); !lives) return std::unexpected(lives.error());
+    }
     made->tell_refusal(own.link, accepted.error().message);
     return std::unexpected(accepted.error());
 }

@@ -23,7 +23,8 @@ class Engine {
           ring_(arguments.at(2)),
           index_(static_cast<std::uint32_t>(std::stoul(arguments.at(3)))),
           rank_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
-          store_(make_store(arguments.at(5) == "1" ? Device::cuda(0) : Device::host())),
+          store_(make_store(arguments.at(5) == "0" ? Device::host() : Device::cuda(0))),
+          direct_(arguments.at(5) == "2"),
           delta_(arguments.at(6) != "0"),
           soak_(arguments.at(6) == "2"),
           in_place_(!delta_ && index_ % 2 == 0),
@@ -173,14 +174,15 @@ class Engine {
         note_->rolled_back++;
     }
 
-    // Lent values stay as they are, however long we were stopped.
+    // Lent values stay as they are, however long we were stopped. Those of the trainer's own
+    // tensors may change once it goes on without us: then we must not serve them.
     Result<void> read_part(Update& update, std::uint32_t part, std::int64_t version) {
         const auto views =
             patiently([&](Deadline deadline) { return update.part(part, deadline); });
         if (!views) return std::unexpected(views.error());
         for (const TensorPiece& piece : *views) {
-            require(serving_.is_of(piece, version), "part {} of version {} is not the version's",
-                    part, version);
+            require(direct_ || serving_.is_of(piece, version),
+                    "part {} of version {} is not the version's", part, version);
             serving_.take(piece);
         }
         return update.done_reading(part);
@@ -229,6 +231,7 @@ class Engine {
     std::uint32_t index_;
     std::uint32_t rank_;
     std::unique_ptr<Store> store_;
+    bool direct_;
     bool delta_;
     bool soak_;
     bool in_place_;

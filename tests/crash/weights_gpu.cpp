@@ -1,5 +1,7 @@
 // Tensors of the crash programs in the memory of a GPU.
 
+#include <utility>
+
 #include "driver.hpp"
 #include "support/process.hpp"
 #include "weights_model.hpp"
@@ -25,12 +27,18 @@ class GpuStore : public Store {
         for (const CUdeviceptr block : blocks_) static_cast<void>(context_.api().cuMemFree(block));
     }
     [[nodiscard]] Device device() const override { return device_; }
+    // From blocks that others may open, as torch's allocator has them.
     std::byte* make(std::size_t bytes) override {
-        const Context::Scope scope(context_);
-        CUdeviceptr block = 0;
-        fine(context_.api().cuMemAlloc(&block, bytes + 1), "cuMemAlloc");
-        blocks_.push_back(block);
-        return reinterpret_cast<std::byte*>(block);
+        constexpr std::size_t block_bytes = 2 << 20;
+        constexpr std::size_t apart = 512;
+        const std::size_t taken = (bytes / apart + 1) * apart;
+        require(taken <= block_bytes, "a tensor of {} B", bytes);
+        if (blocks_.empty() || used_ + taken > block_bytes) {
+            const Context::Scope scope(context_);
+            fine(context_.api().cuMemAlloc(&blocks_.emplace_back(), block_bytes), "cuMemAlloc");
+            used_ = 0;
+        }
+        return reinterpret_cast<std::byte*>(blocks_.back() + std::exchange(used_, used_ + taken));
     }
     void write(std::byte* to, std::span<const std::byte> bytes) override {
         if (bytes.empty()) return;
@@ -58,6 +66,7 @@ class GpuStore : public Store {
     Device device_;
     Context context_;
     std::vector<CUdeviceptr> blocks_;
+    std::size_t used_ = 0;  // of the last one
 };
 
 }  // namespace

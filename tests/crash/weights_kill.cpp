@@ -1,7 +1,9 @@
 // A trainer and three engines, killed and stopped at random moments, by the hundred.
 //
-//   kill_weights [--kills N] [--seed N] [--gpu] [--delta]
-//   kill_weights --soak VERSIONS [--kills N] [--seed N] [--gpu]
+//   kill_weights [--kills N] [--seed N] [--gpu] [--direct] [--delta]
+//   kill_weights --soak VERSIONS [--kills N] [--seed N] [--gpu] [--direct]
+//
+// With --direct engines read the trainer's tensors where they lie, on a GPU.
 //
 // A soak commits that many versions, which change 0 to 60 % of all elements, to engines that stage
 // by difference: every parameter is compared after every version, no engine is ever poisoned, and
@@ -190,11 +192,13 @@ int run_all(const std::vector<std::string>& arguments) {
         option(arguments, "--seed", static_cast<std::uint64_t>(monotonic_ns()));
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
     const bool delta = std::ranges::find(arguments, "--delta") != arguments.end();
+    const bool direct = std::ranges::find(arguments, "--direct") != arguments.end();
     const std::uint64_t soak = option(arguments, "--soak", 0);
     fmt::print("kill_weights --kills {} --seed {}{}{}\n", kills, seed, delta ? " --delta" : "",
                soak != 0 ? fmt::format(" --soak {}", soak) : "");
     static_cast<void>(std::fflush(stdout));
-    const Crew crew{.engines = 3, .gpu = gpu, .delta = delta || soak != 0, .soak = soak != 0};
+    const Crew crew{
+        .engines = 3, .gpu = gpu, .direct = direct, .delta = delta || soak != 0, .soak = soak != 0};
     if (soak != 0) {
         Driver(crew, seed).soak(soak, kills);
     } else {

@@ -70,11 +70,13 @@ struct Crew {
     std::uint32_t engines = 2;  // engine i attaches to rank i modulo ranks
     std::uint32_t ranks = 1;
     bool gpu = false;
-    bool delta = false;  // engines stage by difference, versions change few elements
-    bool soak = false;   // of these: 0 to 60 %, and lists may grow, so that nothing poisons
+    bool direct = false;  // engines read the trainer's tensors where they lie, on a GPU
+    bool delta = false;   // engines stage by difference, versions change few elements
+    bool soak = false;    // of these: 0 to 60 %, and lists may grow, so that nothing poisons
 };
 
-// DELTA is 0, 1, or 2 for a soak.
+// GPU is 0, 1, or 2 for engines that read the trainer's tensors where they lie; DELTA is 0, 1, or 2
+// for a soak.
 // --trainer BOARD RING RANK RANKS ENGINES GPU DELTA
 int trainer_role(const std::vector<std::string>& arguments);
 // --engine BOARD RING INDEX RANK GPU DELTA

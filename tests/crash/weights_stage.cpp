@@ -40,6 +40,15 @@ std::size_t weights_leftovers() {
     return count + (std::filesystem::is_empty(directory, error) && !error ? 1 : 0);
 }
 
+namespace {
+
+std::string gpu_word(const Crew& crew) {
+    if (crew.direct) return "2";
+    return crew.gpu ? "1" : "0";
+}
+
+}  // namespace
+
 Stage::Stage(const Crew& crew)
     : crew_(crew), ring_("weights", {.lanes = 2, .lane_bytes = 64 << 10}) {
     board_->served = -1;
@@ -61,7 +70,7 @@ pid_t Stage::start_trainer(std::uint32_t rank, const std::string& fault) {
     return trainers_.at(rank) =
                start_self({"--trainer", board_.fd(), ring_.name(), std::to_string(rank),
                            std::to_string(crew_.ranks), std::to_string(crew_.engines / crew_.ranks),
-                           crew_.gpu ? "1" : "0",
+                           gpu_word(crew_),
                            crew_.soak    ? "2"
                            : crew_.delta ? "1"
                                          : "0"},
@@ -71,7 +80,7 @@ pid_t Stage::start_trainer(std::uint32_t rank, const std::string& fault) {
 pid_t Stage::start_engine(std::uint32_t index, const std::string& fault) {
     return engines_.at(index) =
                start_self({"--engine", board_.fd(), ring_.name(), std::to_string(index),
-                           std::to_string(index % crew_.ranks), crew_.gpu ? "1" : "0",
+                           std::to_string(index % crew_.ranks), gpu_word(crew_),
                            crew_.soak    ? "2"
                            : crew_.delta ? "1"
                                          : "0"},

@@ -21,7 +21,8 @@ class Trainer {
           rank_(static_cast<std::uint32_t>(std::stoul(arguments.at(3)))),
           ranks_(static_cast<std::uint32_t>(std::stoul(arguments.at(4)))),
           engines_(static_cast<std::uint32_t>(std::stoul(arguments.at(5)))),
-          store_(make_store(arguments.at(6) == "1" ? Device::cuda(0) : Device::host())),
+          store_(make_store(arguments.at(6) == "0" ? Device::host() : Device::cuda(0))),
+          direct_(arguments.at(6) == "2"),
           model_(*store_, arguments.at(7) == "2"   ? Changes::shares
                           : arguments.at(7) == "1" ? Changes::few
                                                    : Changes::all),
@@ -53,11 +54,13 @@ class Trainer {
     }
 
     void create() {
-        const PublisherOptions options{.rank = rank_,
-                                       .ranks = ranks_,
-                                       .device = store_->device(),
-                                       .slot_bytes = 4096,
-                                       .checksums = true};
+        const PublisherOptions options{
+            .rank = rank_,
+            .ranks = ranks_,
+            .device = store_->device(),
+            .memory = direct_ ? PayloadMemory::direct : PayloadMemory::automatic,
+            .slot_bytes = 4096,
+            .checksums = !direct_};
         const Deadline deadline = patience();
         for (;;) {
             auto made = Publisher::create(ring_, model_.list(), options);
@@ -69,7 +72,8 @@ class Trainer {
                     made.error().to_string());
             weights::nap();
         }
-        require(publisher_->parts() > 4, "only {} parts", publisher_->parts());
+        require(direct_ ? publisher_->parts() == 1 : publisher_->parts() > 4, "{} parts",
+                publisher_->parts());
         // A version that an engine serves is never given out again.
         last_ = ring_version();
         require(last_ >= board_->served, "the ring is at {}, engines were at {}", last_,
@@ -131,6 +135,12 @@ class Trainer {
     }
 
     void sync(std::int64_t version) {
+        send(version);
+        // Committed or not: nobody may serve bytes that the tensors get from here on.
+        if (direct_) model_.fill(version + 1'000'000);
+    }
+
+    void send(std::int64_t version) {
         model_.fill(version);
         auto open = publisher_->begin(version);
         if (!open && open.error().code == Errc::stale_version && ranks_ > 1) return;
@@ -156,6 +166,7 @@ class Trainer {
     }
 
     void resend() {
+        if (direct_) model_.fill(publisher_->committed_version());  // from unchanged tensors
         const auto done = publisher_->resend(Deadline::after_ms(trainer_patience_ms));
         if (done) {
             note_->resent++;
@@ -171,6 +182,7 @@ class Trainer {
     std::uint32_t ranks_;
     std::uint32_t engines_;
     std::unique_ptr<Store> store_;
+    bool direct_;
     Model model_;
     TrainerNote* note_;
     std::optional<Publisher> publisher_;

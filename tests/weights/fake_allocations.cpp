@@ -1,6 +1,5 @@
 #include "fake_allocations.hpp"
 
-#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/stat.h>
@@ -11,6 +10,8 @@
 #include <map>
 #include <mutex>
 #include <utility>
+
+#include "support/process.hpp"
 
 namespace rollring::test {
 namespace {
@@ -93,10 +94,10 @@ class FakeAllocations : public Allocations {
 FakeAllocation::FakeAllocation(std::uint64_t bytes, bool shareable)
     : bytes_(bytes), shareable_(shareable) {
     auto made = Sealed::make("fake-gpu", bytes);
-    REQUIRE(made);
+    require(made.has_value(), "no memory for a fake GPU");
     memory_ = std::move(*made);
     auto mapped = memory_.map(0, bytes, true);
-    REQUIRE(mapped);
+    require(mapped.has_value(), "a fake GPU's memory cannot be mapped");
     mapping_ = std::move(*mapped);
     make_anew();
 }
