@@ -52,8 +52,8 @@ Result<std::unique_ptr<Session>> Session::meet(std::string_view ring, std::uint3
     made->socket_ = ProcessFd(std::move(*socket));
     auto accepted = patience.work([&] { return made->accept(std::move(*answer), own.gpus); });
     if (accepted) return made;
-    if (made->control_) {  // memory that it cannot open may be that of a process which died
-        if (auto lives = made->check_publisher(); !lives) return std::unexpected(lives.error());
+    if (made->control_ && accepted.error().code == Errc::device_error) {
+        if (auto lives = made->check_not_dying(); !lives) return std::unexpected(lives.error());
     }
     made->tell_refusal(own.link, accepted.error().message);
     return std::unexpected(accepted.error());
@@ -268,6 +268,16 @@ Result<void> Session::check_publisher() const {
     return refused(Errc::peer_gone,
                    fmt::format("the publisher of ring {} {}; {}; attach again", ring_name_,
                                closed ? "has closed" : "died", holding_->text()));
+}
+
+// A process that dies takes its memory away first, and is proven dead a moment later.
+Result<void> Session::check_not_dying() const {
+    Result<void> lives = check_publisher();
+    for (const Deadline moment = Deadline::after_ms(200); lives && !moment.passed();) {
+        nap();
+        lives = check_publisher();
+    }
+    return lives;
 }
 
 Result<void> Session::check_admitted() const {

@@ -117,6 +117,8 @@ class Session {
     [[nodiscard]] Result<void> check_admitted() const;
     // The publisher lives; peer_gone.
     [[nodiscard]] Result<void> check_publisher() const;
+    // The same after its memory could not be opened.
+    [[nodiscard]] Result<void> check_not_dying() const;
     // The decision of all ranks about a version, as rank 0 has it.
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const {
         return decided(control_->shown_ranks(), version);

@@ -1,4 +1,4 @@
-// A GPU that is none: memory that other processes open where it lies, and the CPU. Stands in for
+// A fake GPU: memory that other processes open where it lies, and the CPU. Stands in for
 // lib/cuda, so that kills of engines that read a trainer's own tensors run everywhere.
 
 #include <cstring>

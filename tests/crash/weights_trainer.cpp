@@ -136,7 +136,7 @@ class Trainer {
 
     void sync(std::int64_t version) {
         send(version);
-        // Committed or not: nobody may serve bytes that the tensors get from here on.
+        // Committed or not: no engine may serve bytes that the tensors get from here on.
         if (direct_) model_.fill(version + 1'000'000);
     }
 
