@@ -117,7 +117,7 @@ void ShardWorld::write(const Memories& elements, RankMemory& into) const {
         for (std::size_t at = 0; at < of_memory.size(); at++) {
             const Element& element = of_memory[at];
             if (element.values < 0) continue;
-            const std::uint32_t value =
+            const std::uint64_t value =
                 values_[static_cast<std::size_t>(element.values)][element.index];
             std::memcpy(into.bytes[i].data() + at * each, &value, each);
         }
@@ -127,8 +127,8 @@ void ShardWorld::write(const Memories& elements, RankMemory& into) const {
 void ShardWorld::change(double density) {
     std::bernoulli_distribution changes(density);
     for (auto& tensor : values_) {
-        for (std::uint32_t& value : tensor) {
-            if (changes(dice_)) value ^= static_cast<std::uint32_t>(1 + dice_() % 255);
+        for (std::uint64_t& value : tensor) {
+            if (changes(dice_)) value ^= (dice_() << 8) | (1 + dice_() % 255);
         }
     }
     for (RankMemory& rank : trainer_) write(truth_.has, rank);

@@ -65,7 +65,7 @@ class ShardWorld {
     unsigned seed_;
     TestRing ring_{};
     Truth truth_;
-    std::vector<std::vector<std::uint32_t>> values_;  // by tensor and element
+    std::vector<std::vector<std::uint64_t>> values_;  // by tensor and element
     std::vector<RankMemory> trainer_;
     std::vector<std::unique_ptr<Publisher>> publishers_;
     std::vector<RandomEngine> engines_;
