@@ -95,7 +95,10 @@ Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest
     }
     if (own.options.staging == Staging::delta) {
         auto compiled = patience.work([&] { return compile_delta(into, own.options); });
-        if (!compiled) return compiled;
+        if (!compiled) {
+            for (const Session* met : sessions) met->tell_refusal(link_, compiled.error().message);
+            return compiled;
+        }
     }
     return Session::enter(sessions, patience);
 }
