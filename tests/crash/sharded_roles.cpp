@@ -10,7 +10,8 @@
 namespace rollring::test {
 namespace {
 
-constexpr std::int64_t moment_ms = 100;  // after which a process looks whether it is to end
+constexpr std::int64_t changes_period = 3;  // a version changes a third of the elements
+constexpr std::int64_t moment_ms = 100;     // after which a process looks whether it is to end
 
 // The common part of both roles.
 class Role {
@@ -43,7 +44,9 @@ class Role {
 class Trainer : public Role {
   public:
     explicit Trainer(const std::vector<std::string>& arguments)
-        : Role(arguments), shard_(rank_, ranks_), note_(&board_->trainers.at(rank_)) {}
+        : Role(arguments),
+          shard_(rank_, ranks_, changes_period),
+          note_(&board_->trainers.at(rank_)) {}
 
     int run() {
         create();
@@ -111,7 +114,9 @@ class Trainer : public Role {
 class Engine : public Role {
   public:
     explicit Engine(const std::vector<std::string>& arguments)
-        : Role(arguments), shard_(rank_, ranks_), note_(&board_->engines.at(rank_)) {}
+        : Role(arguments),
+          shard_(rank_, ranks_, changes_period),
+          note_(&board_->engines.at(rank_)) {}
 
     int run() {
         note_->live = -1;

@@ -31,6 +31,8 @@ inline std::uint16_t model_value(std::int64_t version, std::uint32_t tensor, std
 // Memory of one rank with its layout.
 class ShardSide {
   public:
+    // Each version changes one of `period` elements.
+    explicit ShardSide(std::int64_t period) : period_(period) {}
     [[nodiscard]] std::vector<std::byte> layout() const { return layout_.to_bytes(); }
     [[nodiscard]] std::vector<WeightTensor>& list() { return list_; }
 
@@ -80,13 +82,19 @@ class ShardSide {
                         column;
                     visit(memory_[block.memory][static_cast<std::size_t>(
                               block.offset + row * block.columns + column)],
-                          model_value(version, block.tensor, element));
+                          model_value(last_change(version, element), block.tensor, element));
                 }
             }
         }
     }
 
+    // The last of the versions up to this one that changes an element.
+    [[nodiscard]] std::int64_t last_change(std::int64_t version, std::int64_t element) const {
+        return version - (version + element) % period_;
+    }
+
     static constexpr std::uint16_t untouched = 0xabcd;
+    std::int64_t period_;
     WeightLayout layout_;
     std::vector<WeightTensor> list_;
     std::vector<std::vector<std::uint16_t>> memory_;
@@ -95,7 +103,8 @@ class ShardSide {
 
 class TrainerShard : public ShardSide {
   public:
-    TrainerShard(std::uint32_t rank, std::uint32_t ranks) {
+    TrainerShard(std::uint32_t rank, std::uint32_t ranks, std::int64_t period = 1)
+        : ShardSide(period) {
         memory_.reserve(std::size(model_tensors));
         for (std::uint32_t tensor = 0; tensor < std::size(model_tensors); tensor++) {
             const auto [name, rows, columns] = model_tensors[tensor];
@@ -114,7 +123,8 @@ class TrainerShard : public ShardSide {
 
 class EngineShard : public ShardSide {
   public:
-    EngineShard(std::uint32_t rank, std::uint32_t ranks) {
+    EngineShard(std::uint32_t rank, std::uint32_t ranks, std::int64_t period = 1)
+        : ShardSide(period) {
         memory_.reserve(3);
         const std::int64_t all = ranks;
         const std::int64_t rows = 16 / all;  // of the padded embedding, and of q
