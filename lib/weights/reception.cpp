@@ -77,6 +77,11 @@ Reception::~Reception() {
     stopping_ = true;
     eventfd_write(stop_.get(), 1);
     thread_.join();
+    // Those that have not come so far can only leave: the publisher's end waits for no seat of
+    // them.
+    for (const Connection& one : connections_) {
+        if (one.kind == Connection::Kind::subscriber) seats_->vacate(one.id);
+    }
 }
 
 void Reception::serve() {

@@ -3,7 +3,9 @@
 #include <thread>
 
 #include "channel.hpp"
+#include "control_socket.hpp"
 #include "device_pair.hpp"
+#include "stranger.hpp"
 
 namespace rollring::test {
 
@@ -226,6 +228,22 @@ TEST_CASE("memory passed by legacy handles is kept until all have closed it") {
     pair.subscriber.reset();
     closing.join();
     CHECK(fake_device(trainer_gpu).blocks == 0);
+}
+
+TEST_CASE("a publisher that closes does not wait for an engine that has not attached yet") {
+    PublisherOptions options = with_all_in_slots();
+    options.memory = PayloadMemory::legacy_ipc;
+    DevicePair pair(options);
+    pair.subscriber.reset();
+    auto socket = weights::connect_to(pair.ring.name(), 0);
+    REQUIRE_OK(socket);
+    const auto hello = hello_on(pair.ring, weights::MessageKind::hello_subscriber);
+    REQUIRE_OK(weights::send_message(socket->get(), hello));
+    const auto welcome = weights::receive_message(socket->get(), patience());
+    REQUIRE_OK(welcome);
+    CHECK(welcome->message.kind == weights::MessageKind::welcome);
+    pair.publisher.reset();
+    CHECK(fake_device(trainer_gpu).blocks == 0);  // and none is leaked
 }
 
 TEST_CASE("a tensor whose memory is released is refused by name, and nothing is copied") {
