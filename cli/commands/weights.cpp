@@ -42,10 +42,11 @@ command waits for one. Except with --rollback the command only reads.
 With --rollback it asks all engines that serve the committed version to restore the one
 before, and waits for their answers: rolled_back, not_live (the engine serves another
 version), refused (with the reason), silent (no answer yet: it answers when it next asks
-for a version) or gone. An engine takes requests if it stages by difference and attached
-with rollback_when_asked. The exit code is 0 if no living engine serves the version then,
-and 1 otherwise. The ring's committed version stays, and the trainer does not send the
-version again.
+for a version) or gone. An engine of a sharded trainer answers at each rank, and has left
+the version already for all but the first. An engine takes requests if it stages by
+difference and attached with rollback_when_asked. The exit code is 0 if no living engine
+serves the version then, and 1 otherwise. The ring's committed version stays, and the
+trainer does not send the version again.
 With --plan it needs no ring: it computes the copies that bring a trainer's shards to an
 engine's, from files of WeightLayout.to_bytes(), or folders of such files, one for each
 rank. It prints the bytes of each pair of ranks, the tensors with the most bytes between
