@@ -39,11 +39,12 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             weights llama_512_x4 --list llama8b --slot-bytes 512MiB --slots 4 ;;
         legacy) weights legacy --list llama8b --memory legacy_ipc ;;
         direct)
-            step exposed "$bin/gpu_test" '-tc=*exposes*,*where they lie*,*made anew*,*of its own*'
+            exposed='*stream*,*exposes*,*where they lie*,*made anew*,*of its own*'
+            step exposed "$bin/gpu_test" "-tc=$exposed"
             step channel python3 tests/gpu/channel.py "$bin/rollring" "$bin/channel_peer"
             for memory in direct automatic; do
-                weights "${memory}_copy" --list llama8b --memory $memory --repeat 9
-                weights "${memory}_delta" --list llama8b --memory $memory --changed 0.1,1,2
+                LIMIT_S=220 weights "by_$memory" --list llama8b --memory $memory \
+                    --changed 0.1,1,2 --json
             done ;;
         direct_python)
             with_wheels

@@ -43,6 +43,8 @@ class GpuMover : public device::Mover {
     CUresult look_up(T& value, CUpointer_attribute which, CUdeviceptr address) const {
         return gpu_->api().cuPointerGetAttribute(&value, which, address);
     }
+    // Whether all work is done that is queued on the stream, or on the default one with ours.
+    [[nodiscard]] bool is_idle(Stream stream) const;
     // Empty if no memory is mapped.
     [[nodiscard]] std::optional<Range> mapped_at(CUdeviceptr address) const;
     [[nodiscard]] Result<void> check_place(CUdeviceptr address) const;
@@ -183,8 +185,18 @@ std::optional<std::size_t> GpuMover::find_absent(std::span<const device::MemoryP
     return {};
 }
 
+bool GpuMover::is_idle(Stream stream) const {
+    const Driver& api = gpu_->api();
+    return api.cuStreamQuery(gpu_->stream(stream)) == CUDA_SUCCESS &&
+           (stream.handle != nullptr || api.cuStreamQuery(CU_STREAM_LEGACY) == CUDA_SUCCESS);
+}
+
 Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
+    if (is_idle(stream)) {  // a thread of the driver would only be later
+        reached(context);
+        return {};
+    }
     const Driver& api = gpu_->api();
     // A wait is for the state recorded when it was queued, so one event serves all.
     CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));

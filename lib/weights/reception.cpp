@@ -77,8 +77,7 @@ Reception::~Reception() {
     stopping_ = true;
     eventfd_write(stop_.get(), 1);
     thread_.join();
-    // Those that have not come so far can only leave: the publisher's end waits for no seat of
-    // them.
+    // Those that have not come so far can only leave: their seats are not waited for.
     for (const Connection& one : connections_) {
         if (one.kind == Connection::Kind::subscriber) seats_->vacate(one.id);
     }

@@ -2,6 +2,7 @@
 // _exit, in whichever process comes by, with live peers.
 //
 //   fault_weights SOURCE_ROOT [--only POINT] [--action kill|stop|exit] [--share I --of N] [--gpu]
+//                             [--direct]
 
 #include <unistd.h>
 
@@ -109,6 +110,7 @@ int run_all(const std::vector<std::string>& arguments) {
     const auto only = std::ranges::find(arguments, "--only");
     const auto action_only = std::ranges::find(arguments, "--action");
     const bool gpu = std::ranges::find(arguments, "--gpu") != arguments.end();
+    const bool direct = std::ranges::find(arguments, "--direct") != arguments.end();
     const auto rounds_said = std::ranges::find(arguments, "--rounds");
     const int rounds =
         rounds_said == arguments.end() ? rounds_default : std::stoi(*(rounds_said + 1));
@@ -134,8 +136,11 @@ int run_all(const std::vector<std::string>& arguments) {
                                           .stop = std::string(action) == "stop",
                                           .closing = point.name == std::string("weights.closing"),
                                           .victim = victim};
-                    const Crew crew{
-                        .engines = 2, .ranks = point.ranks, .gpu = gpu, .delta = point.delta};
+                    const Crew crew{.engines = 2,
+                                    .ranks = point.ranks,
+                                    .gpu = gpu,
+                                    .direct = direct,
+                                    .delta = point.delta};
                     try {
                         point.trainer ? strike_trainer(fault, crew, totals)
                                       : strike_engine(fault, crew, totals);

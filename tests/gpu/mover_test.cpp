@@ -115,6 +115,36 @@ TEST_CASE("a host function is called when its stream has got there") {
     }
 }
 
+TEST_CASE("a stream that has nothing to do has got there at once, and one that has work has not") {
+    const device::Backend own = backend();
+    std::atomic<int> calls = 0;
+    const auto reached = [](void* context) { (*static_cast<std::atomic<int>*>(context))++; };
+    const cuda::Context::Scope scope(gpu()->context());
+    need(api().cuCtxSynchronize(), "synchronize");
+    need(own.mover->when_reached({}, reached, &calls));
+    CHECK(calls == 1);
+    // Held up by a host function, until the test lets it go.
+    std::atomic<bool> go = false;
+    const auto hold = [](void* context) {
+        while (!*static_cast<std::atomic<bool>*>(context)) {
+        }
+    };
+    CUstream stream = nullptr;
+    need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
+    for (const Stream given : {Stream{stream}, Stream{}}) {
+        go = false;
+        CUstream held = given.handle == nullptr ? CU_STREAM_LEGACY : stream;
+        need(api().cuLaunchHostFunc(held, hold, &go), "hold a stream");
+        const int before = calls;
+        need(own.mover->when_reached(given, reached, &calls));
+        CHECK(calls == before);
+        go = true;
+        need(own.mover->wait(given, Deadline::after_ms(30'000)));
+        CHECK(calls == before + 1);
+    }
+    need(api().cuStreamDestroy(stream), "destroy a stream");
+}
+
 TEST_CASE("a plan of the mover packs on the caller's stream, after what is queued there") {
     const device::Backend own = backend();
     Random random(31);
