@@ -43,7 +43,7 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
             step exposed "$bin/gpu_test" "-tc=$exposed"
             step channel python3 tests/gpu/channel.py "$bin/rollring" "$bin/channel_peer"
             for memory in direct automatic; do
-                LIMIT_S=220 weights "by_$memory" --list llama8b --memory $memory \
+                TAIL=6000 LIMIT_S=220 weights "by_$memory" --list llama8b --memory $memory \
                     --changed 0.1,1,2 --json
             done ;;
         direct_python)
