@@ -53,6 +53,7 @@ Publisher publisher_of(const TestRing& ring, const Part& part) {
 
 void pass(std::vector<Publisher>& ranks, Subscriber& engine, std::int64_t version) {
     std::vector<std::thread> threads;
+    threads.reserve(ranks.size());
     for (Publisher& rank : ranks) {
         threads.emplace_back([&, version] {
             auto open = rank.begin(version);
@@ -76,7 +77,7 @@ TEST_CASE("tied parameters of one memory are exchanged once, though ranks have p
         std::vector<Publisher> ranks;
         for (std::uint32_t rank = 0; rank < 2; rank++) {
             Part part{rank, true};
-            part.add("embed", 2 * rank, rows[rank]);
+            part.add("embed", std::int64_t{rank} * 2, rows[rank]);
             part.add("head", 0, rows[rank], false);
             ranks.push_back(publisher_of(ring, part));
         }
@@ -110,8 +111,8 @@ TEST_CASE("parameters of one memory that the trainer does not tie are refused by
     std::vector<Publisher> ranks;
     for (std::uint32_t rank = 0; rank < 2; rank++) {
         Part part{rank, false};
-        part.add("embed", 2 * rank, embed[rank]);
-        part.add("head", 2 - 2 * rank, head[rank]);
+        part.add("embed", std::int64_t{rank} * 2, embed[rank]);
+        part.add("head", 2 - std::int64_t{rank} * 2, head[rank]);
         ranks.push_back(publisher_of(ring, part));
     }
     Values held(12);
