@@ -9,10 +9,6 @@
 #include <cstring>
 #include <span>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include "prefetch.hpp"
 
 namespace rollring::gathering {
@@ -63,47 +59,8 @@ class ReadAhead {
     std::size_t at_ = 0;
 };
 
-#if defined(__SSE2__)
-inline void copy_line(std::byte* to, const std::byte* from) {
-    const auto* words = reinterpret_cast<const __m128i*>(from);
-    auto* line = reinterpret_cast<__m128i*>(to);
-    const __m128i a = _mm_loadu_si128(words);
-    const __m128i b = _mm_loadu_si128(words + 1);
-    const __m128i c = _mm_loadu_si128(words + 2);
-    const __m128i d = _mm_loadu_si128(words + 3);
-    _mm_stream_si128(line, a);
-    _mm_stream_si128(line + 1, b);
-    _mm_stream_si128(line + 2, c);
-    _mm_stream_si128(line + 3, d);
-}
-
 // Call end_streams() before another thread may read the target.
-inline void stream_copy(std::byte* to, ReadAhead::Source from, ReadAhead& ahead) {
-    const std::byte* at = from.data();
-    const std::byte* const end = at + from.size();
-    const std::size_t before =
-        std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(to) % 16, from.size());
-    std::memcpy(to, at, before);
-    at += before;
-    to += before;
-    while (end - at >= 64) {
-        const auto next = ahead.lines(static_cast<std::size_t>(end - at) / 64);
-        const std::byte* fetched = next.begin == nullptr ? at : next.begin;
-        for (std::size_t i = 0; i < next.count; i++, at += 64, to += 64, fetched += 64) {
-            prefetch_to_read(fetched);
-            copy_line(to, at);
-        }
-    }
-    std::memcpy(to, at, static_cast<std::size_t>(end - at));
-}
-inline void end_streams() {
-    _mm_sfence();
-}
-#else
-inline void stream_copy(std::byte* to, ReadAhead::Source from, ReadAhead&) {
-    std::memcpy(to, from.data(), from.size());
-}
-inline void end_streams() {}
-#endif
+void stream_copy(std::byte* to, ReadAhead::Source from, ReadAhead& ahead);
+void end_streams();
 
 }  // namespace rollring::gathering

@@ -29,7 +29,7 @@ def sparse_step(model: Any, density: float) -> None:
 
 def reports() -> list[Seen]:
     (channel,) = rr.stat.stat_weights(RING)
-    return [one["delta"] for one in channel["subscribers"] if "delta" in one]
+    return [one["delta"] for one in channel["engines"] if "delta" in one]
 
 
 def one_version(server: Server, model: Any, trainer: Any, density: float) -> Seen:
