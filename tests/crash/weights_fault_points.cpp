@@ -127,7 +127,10 @@ int run_all(const std::vector<std::string>& arguments) {
         for (const char* action : {"kill", "stop", "exit"}) {
             if (action_only != arguments.end() && *(action_only + 1) != action) continue;
             for (std::size_t i = 0; i < point.hits.size() * static_cast<std::size_t>(rounds); i++) {
-                const int hit = point.hits[i % point.hits.size()];
+                // A version in one part passes few points: late ones may be an engine's last.
+                constexpr int direct_most = 3;
+                const int said = point.hits[i % point.hits.size()];
+                const int hit = direct ? std::min(said, direct_most) : said;
                 // One trainer alone is one victim; else both ranks, or both kinds of engine.
                 for (std::uint32_t victim = 0; victim < 2; victim++) {
                     if (point.trainer && victim >= point.ranks) continue;
