@@ -64,10 +64,10 @@ def train(ring: str, groups: int, seconds: float) -> dict[str, float]:
             asked = time.perf_counter()
             batch = stash.next(30)
             got = time.perf_counter()
-            for name, array in kept.items():
-                if array.size < batch.n_tokens:
-                    array = kept[name] = np.empty(batch.n_tokens, COLUMNS[name])
-                batch.packed(name, out=array[: batch.n_tokens])
+            if next(iter(kept.values())).size < batch.n_tokens:
+                kept = {name: np.empty(batch.n_tokens, dtype) for name, dtype in COLUMNS.items()}
+            arrays = {name: array[: batch.n_tokens] for name, array in kept.items()}
+            batch.as_dict(*COLUMNS, out=arrays)
             packed = time.perf_counter()
             tokens += batch.n_tokens
             batches += 1

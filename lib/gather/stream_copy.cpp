@@ -1,5 +1,9 @@
 #include "stream_copy.hpp"
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -31,11 +31,10 @@ def _packed(batch: Views, column: str, pin_memory: bool) -> Any:
 
 
 def tensors(batch: Views, columns: tuple[str, ...], pin_memory: bool) -> dict[str, Any]:
-    columns = columns or batch.common_columns()
-    made = {column: _packed(batch, column, pin_memory) for column in columns}
-    for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
-        made[name] = _tensor(getattr(batch, name).copy(), "", pin_memory)
-    return made
+    made = batch.as_dict(*columns)
+    names = columns or batch.common_columns()
+    dtypes = {column: batch.dtype_of(column) for column in names}
+    return {name: _tensor(array, dtypes.get(name, ""), pin_memory) for name, array in made.items()}
 
 
 def nested(batch: Views, column: str, pin_memory: bool) -> Any:

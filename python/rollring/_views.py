@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -281,12 +281,20 @@ class Views:
         """Names of the per-token columns that every sequence carries."""
         return tuple(sorted(self._views.common_columns()))
 
-    def as_dict(self, *columns: str) -> dict[str, Any]:
+    def as_dict(self, *columns: str, out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """`packed` arrays of the columns (default: all per-token ones that every sequence carries),
-        with ``cu_seqlens``, ``rewards``, ``advantages`` and ``group_offsets``. All are copies.
+        with ``cu_seqlens``, ``rewards``, ``advantages`` and ``group_offsets``. All are copies, and
+        those of the columns are made together, which is faster than by a call for each.
+
+        Args:
+            *columns: Their names.
+            out: Arrays to be written, by their columns, as in `packed`; new ones for the others.
         """
         columns = columns or self.common_columns()
-        made = {column: self.packed(column) for column in columns}
+        given = out or {}
+        asked = [GatherColumn(column, out=given.get(column)) for column in columns]
+        arrays = gathered(self._views, asked, layout_of())
+        made: dict[str, Any] = dict(zip(columns, arrays, strict=True))
         for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
             made[name] = getattr(self, name).copy()
         return made

@@ -163,6 +163,14 @@ def test_packed_and_padded_are_the_columns(ring: str) -> None:
             np.testing.assert_allclose(batch.advantages, wanted, rtol=1e-14)
             made = batch.as_dict()
             assert set(made) >= {"token_ids", "cu_seqlens", "rewards", "advantages"}
+            for name in batch.common_columns():
+                np.testing.assert_array_equal(made[name], batch.packed(name))
+            kept = np.zeros_like(made["token_ids"])
+            again = batch.as_dict("token_ids", out={"token_ids": kept})
+            assert again["token_ids"] is kept
+            np.testing.assert_array_equal(kept, made["token_ids"])
+            with pytest.raises(ValueError, match="shape"):
+                batch.as_dict("token_ids", out={"token_ids": kept[1:]})
 
 
 def test_missing_columns_have_a_value_or_are_an_error(ring: str) -> None:
