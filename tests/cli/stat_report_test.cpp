@@ -42,7 +42,7 @@ TEST_CASE("stat report: no two fields of a stat have one name") {
     CHECK(names_of<ProducerStats>() == 9);
     CHECK(names_of<SubscriberStat>() == 9);
     CHECK(names_of<SyncTimes>() == 5);
-    CHECK(names_of<WeightsStat>() == 19);
+    CHECK(names_of<WeightsStat>() == 20);
 }
 
 TEST_CASE("stat report: a lane as JSON") {
