@@ -15,6 +15,9 @@ struct Range {
     std::size_t bytes = 0;
 };
 
+// Of threads with 64 bytes under way each: some times the bytes that a link has under way.
+constexpr std::uint64_t link_blocks = 128;
+
 class GpuMover : public device::Mover {
   public:
     explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
@@ -27,13 +30,14 @@ class GpuMover : public device::Mover {
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
     std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
-        return make_plan(gpu_, jobs);
+        return make_plan(gpu_, jobs, {.unpack_blocks = over_link_ ? link_blocks : 0});
     }
     Result<std::unique_ptr<device::Difference>> difference(
         std::vector<std::vector<device::CopyJob>> parts) override {
         return make_difference(gpu_, parts, {.share = share_});
     }
     void take_share(double share) override { share_ = share; }
+    void copy_over_link() override { over_link_ = true; }
     Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;
     Result<void> wait(Stream stream, Deadline deadline) override;
     Result<void> health() override;
@@ -62,6 +66,7 @@ class GpuMover : public device::Mover {
     CUstream callbacks_ = nullptr;
     CUevent reached_ = nullptr;
     double share_ = 1;
+    bool over_link_ = false;
 };
 
 Result<void> GpuMover::open() {

@@ -190,11 +190,11 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
         features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
     const auto behind = gpu_->stream_behind(stream);
     if (!behind) return std::unexpected(behind.error());
-    auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind);
+    auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind, tuning_.unpack_blocks);
     if (!launched || view_tiles_ == 0) return launched;
     args->tiles += args->tile_count;
     args->tile_count = view_tiles_;
-    return gpu_->launch(Kernel::unpack_views, *args, tuning_.waves, *behind);
+    return gpu_->launch(Kernel::unpack_views, *args, tuning_.waves, *behind, tuning_.unpack_blocks);
 }
 
 Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,

@@ -14,6 +14,7 @@ namespace rollring::cuda {
 struct Tuning {
     std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
     unsigned waves = 4;                // blocks per launch: more balance, fewer start quicker
+    std::uint64_t unpack_blocks = 0;   // at most; 0: no limit
 };
 
 Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,

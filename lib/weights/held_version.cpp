@@ -59,7 +59,7 @@ bool SubscriberImpl::is_in_ring() const {
     return link_.committed(update_.version, observe(session_->publisher().ranks_id));
 }
 
-Result<void> SubscriberImpl::take_held(Stream stream, Deadline deadline) {
+Result<void> SubscriberImpl::take_held(Stream stream) {
     holding_.touch();
     while (update_.parts_done < update_.parts_lent) {
         const std::uint32_t part = update_.parts_done;
@@ -70,7 +70,7 @@ Result<void> SubscriberImpl::take_held(Stream stream, Deadline deadline) {
         }
         if (auto done = done_reading(part, stream); !done) return done;
     }
-    return wait_quiet(deadline);
+    return {};
 }
 
 void SubscriberImpl::abandon(std::string_view why) {

@@ -1,7 +1,10 @@
 #include "reading.hpp"
 
+#include <thread>
+
 #include "control_socket.hpp"
 #include "doorbell.hpp"
+#include "rollring/time.hpp"
 
 namespace rollring::weights {
 
@@ -64,8 +67,15 @@ void Reading::leave(std::uint64_t publication) {
 }
 
 bool Reading::drain(Deadline deadline) const {
+    constexpr std::int64_t awake_ns = 20'000'000;  // an engine may have paused for it
+    const std::int64_t awake_until = monotonic_ns() + awake_ns;
     while (!is_quiet()) {
-        if (deadline.passed() || !mover_->health()) return false;
+        if (deadline.passed()) return false;
+        if (monotonic_ns() < awake_until) {
+            std::this_thread::yield();
+            continue;
+        }
+        if (!mover_->health()) return false;
         nap();
     }
     return true;

@@ -85,8 +85,15 @@ Result<void> ShardedEngine::write(Deadline deadline) {
         show_report();
         if (delta_->is_listed()) return {};
     }
+    // Links first, because copies within the device would take all of it before.
+    for (const bool over_link : {true, false}) {
+        for (const auto& end : ends_) {
+            if (end->is_over_link() != over_link) continue;
+            if (auto taken = end->take_held(stream_); !taken) return taken;
+        }
+    }
     for (const auto& end : ends_) {
-        if (auto taken = end->take_held(stream_, deadline); !taken) return taken;
+        if (auto quiet = end->wait_quiet(deadline); !quiet) return quiet;
     }
     return {};
 }

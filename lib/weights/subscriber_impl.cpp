@@ -80,6 +80,8 @@ Result<void> SubscriberImpl::fit(std::string_view ring, std::span<const WeightTe
                                    "name the version that the engine serves, or -1",
                                    options_.held_version, ring, had));
     }
+    // The ranks of a sharded trainer are on several devices, and copied from at once.
+    if (!options_.layout.empty() && is_over_link()) session_->mover().copy_over_link();
     auto compiled =
         SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
     if (!compiled) return std::unexpected(compiled.error());

@@ -82,9 +82,11 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     // Whether the ring has the version that is under way, from this publisher's ranks.
     [[nodiscard]] bool is_in_ring() const;
     void note_commit() { update_.committed = true; }
-    // Copies the parts into the engine's tensors, which hold a mixture until that is done. Can be
-    // retried after timed_out.
-    Result<void> take_held(Stream stream, Deadline deadline);
+    // Whether the publisher's slots are another device's.
+    [[nodiscard]] bool is_over_link() const { return manifest().gpu != session_->mover().gpu(); }
+    // Copies the parts into the engine's tensors, which hold a mixture until wait_quiet() has
+    // returned. Has no effect when it is called again.
+    Result<void> take_held(Stream stream);
     // The version is aborted, as the publisher knows.
     void abandon(std::string_view why);
     // The engine holds a mixture of two versions.
