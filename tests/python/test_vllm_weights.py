@@ -347,6 +347,14 @@ def test_a_client_that_cannot_pause_is_refused(ring: str) -> None:
             pass
     with pytest.raises(rr.InvalidArgumentError, match="'keep', 'wait' or 'abort'"):
         RollringTrainerInitInfo(ring, rank=0, pause="stop")
+    with pytest.raises(rr.InvalidArgumentError, match="memory 'direct'.*standing=True"):
+        RollringTrainerInitInfo(ring, rank=0, memory="direct")
+    source = Source()
+    with (
+        pytest.raises(rr.RollringError, match="direct"),  # of tensors in host memory
+        sending(ring, Client(made_engine()), source, memory="direct", standing=True),
+    ):
+        pass
     pausing.pause_generation("abort")
     pausing.resume_generation()
     assert pausing.posts == ["pause?mode=abort", "resume"]

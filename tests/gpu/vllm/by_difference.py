@@ -50,12 +50,14 @@ def one_version(server: Server, model: Any, trainer: Any, density: float) -> See
     return found
 
 
-def versions(seen: Seen, size: str = "large", at: str = "rollring") -> None:
+def versions(
+    seen: Seen, size: str = "large", at: str = "rollring", memory: str = "automatic"
+) -> None:
     server = Server(at)
     server.wait()
     model = make(size, 6)
     rr.create(RING)
-    trainer = sender(RING, server, model, staging="delta", standing=True)
+    trainer = sender(RING, server, model, staging="delta", standing=True, memory=memory)
     trainer.send_weights()
     seen["plan"] = server.calls("probe_plan")
     seen["memory_before"] = server.calls("probe_memory")

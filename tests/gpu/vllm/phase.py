@@ -3,8 +3,8 @@
     versions    versions: bytes as the trainer's, tokens as those of vLLM's own ipc
     moe         the same with a model of experts
     times       versions of rollring and of ipc in turns (times8, times_moe: of larger models)
-    delta       versions by difference, with different shares of changes, and back; delta8,
-                ranks_delta: of larger models
+    delta       versions by difference, with different shares of changes, and back; delta_direct:
+                engines read the trainer's tensors; delta8, ranks_delta: of larger models
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
@@ -61,6 +61,7 @@ PHASES = {
     "times8": updates.times8,
     "times_moe": updates.times_moe,
     "delta": by_difference.versions,
+    "delta_direct": partial(by_difference.versions, memory="direct"),
     "delta8": partial(by_difference.versions, size="eight", at="eight"),
     "ranks_delta": partial(by_difference.versions, size="eight", at="tp2"),
     "waits": updates.waits,

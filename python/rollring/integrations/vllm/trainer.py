@@ -82,6 +82,9 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         publish_as: The dtype in which float32 goes out, such as "bfloat16".
         device: Where the source's tensors lie. "auto": on the current GPU if there is one.
         deadline_s: Seconds to wait for engines, at each step.
+        memory: Of the channel: as that of `WeightPublisher`. With "direct", which needs
+            ``standing``, engines on the trainer's GPU read the source's tensors where they lie: it
+            must not change them before `send_weights` has returned.
         slot_bytes: Of the channel's memory; 0: chosen.
         checksums: Of every tensor, checked by engines.
     """
@@ -96,11 +99,17 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     publish_as: str | None = None
     device: str = "auto"
     deadline_s: float = 300.0
+    memory: str = "automatic"
     slot_bytes: int = 0
     checksums: bool = False
 
     def __post_init__(self) -> None:
         check_staging(self.staging)
+        if self.memory == "direct" and not self.standing:
+            raise InvalidArgumentError(
+                "memory 'direct' lends the source's own tensors to engines: set standing=True",
+                "invalid_argument",
+            )
         if self.pause not in PAUSES:
             raise InvalidArgumentError(
                 f"pause is {self.pause!r}: use None, 'keep', 'wait' or 'abort'", "invalid_argument"
@@ -415,6 +424,7 @@ def _publisher(
         publish_as=cast,
         rank=info.rank,
         ranks=info.publishers,
+        memory=info.memory,
         slot_bytes=info.slot_bytes,
         checksums=info.checksums,
     )
