@@ -41,8 +41,8 @@ copy_libraries() {
 if [ "${1-}" = --binaries ]; then
     mkdir .carry/bin .carry/lib
     cp build/cli/rollring build/cli/rollring-inspect build/bench/rollring-bench \
-        build/tests/gpu/gpu_test \
-        build/tests/gpu/pack_rate build/tests/gpu/domain_test build/tests/gpu/channel_peer \
+        build/tests/gpu/gpu_test build/tests/gpu/pack_rate build/tests/gpu/direct_rate \
+        build/tests/gpu/domain_test build/tests/gpu/channel_peer \
         .carry/bin/
     copy_libraries
     # Of a build with -Dfault_points=true, if there is one.

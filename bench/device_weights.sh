@@ -46,6 +46,11 @@ for what in ${2-channel empty llama cast qwen tiny soak pack domain sanitize}; d
                 TAIL=6000 LIMIT_S=220 weights "by_$memory" --list llama8b --memory $memory \
                     --changed 0.1,1,2 --json
             done ;;
+        direct_rates) # a minute
+            step direct_rate "$bin/direct_rate"
+            step kernels "$bin/gpu_test" '-tc=*stream*,*other sizes*,*random views*'
+            TAIL=6000 LIMIT_S=60 weights direct --list llama8b --memory direct --changed 1 \
+                --repeat 5 --json ;;
         direct_python)
             with_wheels
             LIMIT_S=280 step direct_python python3 -m pytest -p no:cacheprovider -v \

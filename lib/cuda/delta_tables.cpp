@@ -55,11 +55,12 @@ std::uint32_t DeltaTables::add_job(const CopyJob& job) {
 }
 
 DeltaTables::DeltaTables(const std::vector<std::vector<CopyJob>>& parts)
-    : elements(parts.size()), ends(parts.size()) {
+    : elements(parts.size()), bytes(parts.size()), ends(parts.size()) {
     std::array<std::vector<std::pair<std::size_t, std::uint32_t>>, delta_kinds> of_kind;
     for (std::size_t part = 0; part < parts.size(); part++) {
         for (const CopyJob& job : parts[part]) {
             elements[part] += job.elements;
+            bytes[part] += job.elements * job.element_bytes;
             const std::uint32_t kind = add_job(job);
             of_kind.at(kind).emplace_back(part, static_cast<std::uint32_t>(jobs.size() - 1));
         }

@@ -27,6 +27,7 @@ struct DeltaTables {
     std::vector<Layout> layouts;
     std::vector<Tile> tiles;
     std::vector<std::uint64_t> elements;                       // of each part
+    std::vector<std::uint64_t> bytes;                          // likewise
     std::vector<std::array<std::uint64_t, delta_kinds>> ends;  // in `tiles`, of each part
     std::uint64_t list_bytes_most = 0;
 

@@ -84,6 +84,8 @@ class GpuDifference : public device::Difference {
         CUstream stream;
         bool marked;  // done_ is behind it
     };
+    // The launches that compare a part.
+    [[nodiscard]] std::vector<Run> launches(std::size_t part) const;
     // The tiles of parts from one on, before another.
     [[nodiscard]] std::vector<Run> runs(std::size_t begin, std::size_t end) const;
     [[nodiscard]] DeltaArgs args_for(const Run& run, const std::byte* slot) const;
@@ -111,6 +113,7 @@ class GpuDifference : public device::Difference {
     Pinned read_back_;  // DeltaCounters
     CUevent done_ = nullptr;
     std::vector<std::uint64_t> elements_;
+    std::vector<std::uint64_t> bytes_;
     std::vector<std::array<std::uint64_t, delta_kinds>> ends_;
     std::size_t listed_ = 0;  // parts
     ListMemory<DeviceBuffer> list_;
@@ -141,6 +144,7 @@ Result<void> GpuDifference::lay_down(DeltaTables tables) {
     const auto make = [gpu = gpu_](std::uint64_t bytes) { return DeviceBuffer::make(gpu, bytes); };
     list_ = ListMemory<DeviceBuffer>(make, tuning_.chunk_bytes, tables.list_bytes_most);
     elements_ = std::move(tables.elements);
+    bytes_ = std::move(tables.bytes);
     ends_ = std::move(tables.ends);
     const Context::Scope scope(gpu_->context());
     CUresult result = read_back_.make(sizeof(DeltaCounters));
@@ -170,6 +174,15 @@ std::vector<Run> GpuDifference::runs(std::size_t begin, std::size_t end) const {
         if (last > first) found.push_back({kind, first, last - first});
     }
     return found;
+}
+
+std::vector<Run> GpuDifference::launches(std::size_t part) const {
+    const std::vector<Run> all = runs(part, part + 1);
+    if (tuning_.share < 1) return cut(all, tuning_.burst_tiles);
+    if (bytes_[part] <= tuning_.launch_bytes) return all;
+    std::uint64_t tiles = 0;
+    for (const Run& run : all) tiles += run.tiles;
+    return cut(all, tiles / (bytes_[part] / tuning_.launch_bytes + 1) + 1);
 }
 
 DeltaArgs GpuDifference::args_for(const Run& run, const std::byte* slot) const {
@@ -281,12 +294,10 @@ Result<void> GpuDifference::begin(std::size_t part, const std::byte* slot, Strea
         if (const auto room = list_.grow(0); !room) return std::unexpected(room.error());
     }
     comparing_ = {.part = part, .before = list_.end()};
-    comparing_->runs = runs(part, part + 1);
+    comparing_->runs = launches(part);
     comparing_->burst_runs = comparing_->runs.size();
-    if (tuning_.share < 1) {
-        comparing_->runs = cut(comparing_->runs, tuning_.burst_tiles);
-        comparing_->burst_runs = std::min<std::size_t>(1, comparing_->runs.size());
-    }
+    if (tuning_.share < 1)
+        comparing_->burst_runs = std::min<std::size_t>(1, comparing_->burst_runs);
     return launch_compare(slot, false, stream);
 }
 

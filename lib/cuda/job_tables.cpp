@@ -88,6 +88,7 @@ void Tables::add(const CopyJob& job, std::uint64_t tile_bytes) {
     views = views || job.view;
     if (job.tensor == nullptr && job.elements > 0 && !without_address) without_address = index;
     const std::uint64_t per_tile = tile_bytes >> row.element_shift;
+    if (row.view == view_none) bytes += row.elements << row.element_shift;
     std::vector<Tile>& into = row.view == view_none ? tiles : view_tiles;
     for (std::uint64_t t = 0; t * per_tile < row.elements; t++) {
         into.push_back({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(t)});

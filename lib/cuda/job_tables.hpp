@@ -32,6 +32,7 @@ struct Tables {
     std::vector<Layout> layouts;
     std::vector<Tile> tiles;
     std::vector<Tile> view_tiles;  // of jobs that have a view_units or view_rows
+    std::uint64_t bytes = 0;       // of the jobs that `tiles` are of
     Features features = Features::plain;
     bool casts = false;
     bool views = false;                          // jobs that can only be unpacked

@@ -57,6 +57,9 @@ class GpuPlan : public device::CopyPlan {
     }
     Result<void> launch_pack(Features features, bool sums, const KernelArgs& args, Stream given,
                              CUstream queue) const;
+    // One launch after the other.
+    Result<void> launch(Kernel kernel, const KernelArgs& args, CUstream queue,
+                        std::uint64_t blocks = 0) const;
     Result<void> zero(std::uint64_t address, std::uint64_t bytes, CUstream stream) const;
 
     std::shared_ptr<const Gpu> gpu_;
@@ -65,7 +68,8 @@ class GpuPlan : public device::CopyPlan {
     Features features_ = Features::plain;
     bool casts_ = false;
     bool views_ = false;
-    std::uint64_t view_tiles_ = 0;  // behind those of other jobs
+    std::uint64_t view_tiles_ = 0;    // behind those of other jobs
+    std::uint64_t launch_tiles_ = 1;  // the most at once
     std::optional<std::size_t> without_address_;
     DeviceBuffer job_table_;
     DeviceBuffer layout_table_;
@@ -79,6 +83,9 @@ Result<void> GpuPlan::lay_down(Tables tables) {
     auto layouts = upload(gpu_, tables.layouts);
     if (!layouts) return std::unexpected(layouts.error());
     const std::uint64_t first_view_tile = tables.tiles.size();
+    const std::uint64_t launches = std::max<std::uint64_t>(
+        1, (tables.bytes + tuning_.launch_bytes - 1) / tuning_.launch_bytes);
+    launch_tiles_ = std::max<std::uint64_t>(1, (first_view_tile + launches - 1) / launches);
     view_tiles_ = tables.view_tiles.size();
     tables.tiles.insert(tables.tiles.end(), tables.view_tiles.begin(), tables.view_tiles.end());
     auto tiles = upload(gpu_, tables.tiles);
@@ -131,10 +138,22 @@ Result<void> GpuPlan::zero(std::uint64_t address, std::uint64_t bytes, CUstream 
         cuda_error(result, fmt::format("GPU {}: cannot zero the checksums", gpu_->device().gpu)));
 }
 
+Result<void> GpuPlan::launch(Kernel kernel, const KernelArgs& args, CUstream queue,
+                             std::uint64_t blocks) const {
+    KernelArgs some = args;
+    for (std::uint64_t left = args.tile_count; left > 0; left -= some.tile_count) {
+        some.tile_count = std::min(left, launch_tiles_);
+        const auto launched = gpu_->launch(kernel, some, tuning_.waves, queue, blocks);
+        if (!launched) return launched;
+        some.tiles += some.tile_count;
+    }
+    return {};
+}
+
 // The caller may write to its tensors in the same stream at once.
 Result<void> GpuPlan::launch_pack(Features features, bool sums, const KernelArgs& args,
                                   Stream given, CUstream queue) const {
-    const auto launched = gpu_->launch(pack_kernel(features, sums), args, tuning_.waves, queue);
+    const auto launched = launch(pack_kernel(features, sums), args, queue);
     return launched ? gpu_->hold_default_stream(given) : launched;
 }
 
@@ -190,7 +209,7 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
         features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
     const auto behind = gpu_->stream_behind(stream);
     if (!behind) return std::unexpected(behind.error());
-    auto launched = gpu_->launch(kernel, *args, tuning_.waves, *behind, tuning_.unpack_blocks);
+    auto launched = launch(kernel, *args, *behind, tuning_.unpack_blocks);
     if (!launched || view_tiles_ == 0) return launched;
     args->tiles += args->tile_count;
     args->tile_count = view_tiles_;

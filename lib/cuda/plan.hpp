@@ -15,6 +15,9 @@ struct Tuning {
     std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
     unsigned waves = 4;                // blocks per launch: more balance, fewer start quicker
     std::uint64_t unpack_blocks = 0;   // at most; 0: no limit
+    // Of the tensors, for a launch: in a longer one, warps that have many tiles drift apart, and
+    // with them the addresses that are used at once.
+    std::uint64_t launch_bytes = std::uint64_t{512} << 20;
 };
 
 Result<std::unique_ptr<device::CopyPlan>> make_plan(std::shared_ptr<const Gpu> gpu,

@@ -177,9 +177,11 @@ TEST_CASE("views of long rows, by difference") {
                               .row_multiple = seed % 2 == 0 ? 64U : 1U,
                               .slot_bytes = seed % 4 == 0 ? 40'000U : 0U};
         const ViewCase given = random_views(sizes, random);
-        check_difference(
-            given, partly(given, 40 + seed, random),
-            {.waves = seed % 5, .share = seed % 3 == 0 ? 0.5 : 1, .burst_tiles = 1 + seed % 7});
+        check_difference(given, partly(given, 40 + seed, random),
+                         {.waves = seed % 5,
+                          .launch_bytes = seed % 4 == 1 ? 40'000 : std::uint64_t{512} << 20,
+                          .share = seed % 3 == 0 ? 0.5 : 1,
+                          .burst_tiles = 1 + seed % 7});
     }
 }
 
