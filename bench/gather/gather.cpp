@@ -69,6 +69,7 @@ class Leased {
     void send(std::uint32_t n_tokens) {
         const Source source(n_tokens);
         std::vector<rollring::Producer> producers;
+        producers.reserve(lanes_filled);
         for (std::uint32_t lane = 0; lane < lanes_filled; lane++) {
             producers.push_back(need(rollring::Producer::open(ring_.name())));
         }
