@@ -133,6 +133,7 @@ int run_role(const std::string& role) {
     Received asked = wire.receive();
     Received given;
     try {
+        const cuda::Context::Scope scope(gpu()->context());
         const auto memory = need(cuda::make_backend(Device::cuda(0), PayloadMemory::direct)).memory;
         const auto block = need(memory->import(asked.message.ticket, std::move(asked.fd)));
         Reader(block->ticket().bytes, asked.message.value).measure(*block);
