@@ -73,7 +73,9 @@ def versions(
     say(f"of {len(seen['versions'])}: bytes equal {seen['bytes_equal']}")
 
     def version() -> None:
-        sparse_step(model, 0.01)
+        with torch.no_grad():  # a hundredth of each, by a kernel that takes no time to speak of
+            for parameter in model.parameters():
+                parameter.view(-1)[trainer.version % 100 :: 100].add_(0.0625)
         trainer.send_weights()
 
     with Streams(server.url) as streams:
