@@ -78,10 +78,14 @@ class Page:
         self.run("document.activeElement.blur()")
         self.driver.switch_to.active_element.send_keys(keys)
 
+    def state(self):
+        """As the server tells it."""
+        with urllib.request.urlopen(f"{self.address}api/state", timeout=PATIENCE) as answer:
+            return json.load(answer)
+
     def rollouts(self):
         """That the server has seen."""
-        with urllib.request.urlopen(f"{self.address}api/state", timeout=PATIENCE) as answer:
-            return json.load(answer)["rollouts"]
+        return self.state()["rollouts"]
 
     def place(self):
         return self.run("return Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")

@@ -65,7 +65,7 @@ def test_a_finished_group_does_not_change(arriving: bool) -> None:
     )
     assert rewards_of(group) == [0.0, 1.0]
     assert (group.nbytes, groups.nbytes) == (before.nbytes, before.nbytes)
-    assert list(groups.ended) == [(0, False)]
+    assert [(one.number, one.flat) for one in groups.ended] == [(0, False)]
 
 
 def test_records_without_a_number_are_members_of_their_own() -> None:

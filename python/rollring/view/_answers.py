@@ -227,7 +227,7 @@ class Answers:
         return {"at": at}
 
     def distributions(self, query: Query) -> dict[str, Any]:
-        return distributions(self._groups, self._source)
+        return distributions(self._groups, self._source, query.get("axis", ""))
 
 
 def _whole(query: Query, name: str, otherwise: int | None = None) -> int:

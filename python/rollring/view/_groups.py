@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ._rollout import Rollout, finite, plain
+from ._series import Ended, Point
 
 SHOWN_ID = 300  # characters of an instance_id in a list
 SHOWN_REWARDS = 64
@@ -211,8 +212,10 @@ class Groups:
         self.nbytes = 0
         self.latest_version = -1
         self.held = ""  # name of a group that stays while others go
-        self.members: deque[tuple[float, float | None, int, int]] = deque(maxlen=HISTORY)
-        self.ended: deque[tuple[int, bool]] = deque(maxlen=HISTORY)  # number of a group, flat?
+        self.run = 0  # of those whose versions and steps begin anew
+        self.later_steps: dict[int, int] = {}  # by `Rollout.ring`: known since its records came
+        self.members: deque[Point] = deque(maxlen=HISTORY)
+        self.ended: deque[Ended] = deque(maxlen=HISTORY)
         self._keep, self._keep_bytes = keep, keep_bytes
         self._arriving = arriving  # from a run, so that an old version is stale
         self._groups: OrderedDict[str, Group] = OrderedDict()
@@ -220,8 +223,9 @@ class Groups:
         self._left: OrderedDict[str, None] = OrderedDict()  # finished ones, the oldest first
 
     def begin_run(self) -> None:
-        """Another run's versions begin anew."""
+        """Another run's versions and steps begin anew."""
         with self.lock:
+            self.run += 1
             self.latest_version = -1
             self.revision += 1
 
@@ -254,14 +258,17 @@ class Groups:
         return member is not None and member.attempt != (rollout.fields["attempt"] or 0)
 
     def _note(self, group: Group, rollout: Rollout) -> None:
-        self.latest_version = max(self.latest_version, _version(rollout, "max"))
-        oldest = _version(rollout, "min")
+        newest, oldest = _version(rollout, "max"), _version(rollout, "min")
+        self.latest_version = max(self.latest_version, newest)
         lag = self.latest_version - oldest if self._arriving and oldest >= 0 else -1
-        self.members.append((group.changed, rollout.reward, len(rollout.ids), lag))
+        place = (self.run, rollout.ring, rollout.step)
+        count = len(rollout.ids)
+        self.members.append(Point(*place, newest, oldest, rollout.reward, count, lag))
         if group.complete and not group.ended:
             group.ended = True
             self._complete[group.name] = group
-            self.ended.append((group.number, is_flat(group.rewards())))
+            newest = max(newest, *(_version(one.last, "max") for one in group.in_order()))
+            self.ended.append(Ended(*place, newest, group.number, is_flat(group.rewards())))
 
     def _make_room(self, latest: Group) -> None:
         """The oldest complete group goes first: an open one is still to be watched."""

@@ -57,6 +57,7 @@ class Rollout:
     key: tuple[int, int] | None = None  # of its group in a stash
     ring: int = 0  # its ID, which another ring of this name does not have
     committed_ns: int = 0  # CLOCK_MONOTONIC; 0: it is not known
+    step: int | None = None  # of the trainer
     serial: int = field(default_factory=count(1).__next__)  # no other one of this process has it
 
     @property
@@ -169,7 +170,8 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def of_ring(record: TappedRecord, ring: int) -> Rollout:
+def of_ring(record: TappedRecord, ring: int, step: int | None = None) -> Rollout:
+    """`step`: the trainer's under way."""
     fields = {name: record.fields[name] for name in FIELDS}
     return Rollout(
         record.fields["instance_id"],
@@ -180,6 +182,7 @@ def of_ring(record: TappedRecord, ring: int) -> Rollout:
         record.key,
         ring,
         record.committed_ns,
+        step=step,
     )
 
 
@@ -192,7 +195,7 @@ def _nbytes(value: Any) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def of_recording(sequence: Sequence, size: int, batch: int) -> Rollout:
+def of_recording(sequence: Sequence, size: int, batch: int, step: int | None = None) -> Rollout:
     """A copy; ``size`` is the number of its group's members.
 
     Args:
@@ -202,7 +205,7 @@ def of_recording(sequence: Sequence, size: int, batch: int) -> Rollout:
     fields = {name: found.get(name) for name in FIELDS}
     fields["group_size"] = fields["group_size"] or size
     own = {name: found[name] for name in sequence.columns if name != "instance_id"}
-    return Rollout(sequence.instance_id, fields, own, ring=batch)
+    return Rollout(sequence.instance_id, fields, own, ring=batch, step=step)
 
 
 def of_ledger(record: KeptRecord) -> Rollout:
@@ -210,7 +213,7 @@ def of_ledger(record: KeptRecord) -> Rollout:
     # A prompt may be trained on in several steps: each step's group is one of its own.
     step = 0 if record.step is None else record.step + 1
     name = record.fields["instance_id"]
-    return Rollout(name, fields, record.columns, key=record.key, ring=step)
+    return Rollout(name, fields, record.columns, key=record.key, ring=step, step=record.step)
 
 
 def of_file(line: dict[str, Any]) -> Rollout:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections import deque
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,11 +16,12 @@ from typing import Any, Protocol
 from .. import stat
 from ..errors import NotFoundError, RollringError
 from ..extras.ledger import LedgerStat, open_ledger
-from ..extras.recording import Recording, open_recording
+from ..extras.recording import RecordedInfo, Recording, open_recording
 from ..rollouts import read_rollouts
 from ..tap import Tap
 from ._groups import Group, Groups
 from ._rollout import of_file, of_ledger, of_recording, of_ring
+from ._series import Speed
 
 TAP_EVERY = 0.1
 BUSY = 0.01  # seconds of a look: a tenth of a CPU at most
@@ -81,7 +83,7 @@ class RingSource(_Thread):
         self.tap_stats: dict[str, int] = {}
         self.ring: dict[str, Any] = {}
         self.stash: dict[str, Any] = {}
-        self.speeds: deque[tuple[float, float]] = deque(maxlen=SPEEDS)  # tokens/s
+        self.speeds: deque[Speed] = deque(maxlen=SPEEDS)
         self._rows: dict[tuple[int, int], dict[str, Any]] = {}
         self._before: tuple[float, str, int] | None = None
         self._outrun = False  # the ring is faster than the page
@@ -117,13 +119,14 @@ class RingSource(_Thread):
     def _follow(self, tap: Tap) -> None:
         look_at = 0.0
         while not self._ends.is_set():
+            # A look comes first, since the first records need the trainer's step and version.
+            if (now := time.monotonic()) >= look_at:
+                look_at = now + LOOK_EVERY
+                self._look(tap)
             self._take(tap)
             if tap.removed:
                 self._ring_is_gone(f"ring {self.name} was removed: waiting for another one")
                 return
-            if (now := time.monotonic()) >= look_at:
-                look_at = now + LOOK_EVERY
-                self._look(tap)
             self._ends.wait(TAP_EVERY)
 
     def _take(self, tap: Tap) -> None:
@@ -131,9 +134,15 @@ class RingSource(_Thread):
         end = time.monotonic() + (SAMPLING if self._outrun else BUSY)
         for record in tap.round():
             if self._only in (None, record.key):
-                self.groups.add(of_ring(record, tap.ring_id))
+                self.groups.add(of_ring(record, tap.ring_id, self._step))
             if time.monotonic() >= end:
                 return
+
+    @property
+    def _step(self) -> int | None:
+        """The one under way: its number follows that of the last acknowledged one."""
+        acked = self.ring.get("last_acked_step")
+        return None if acked is None else int(acked) + 1
 
     def _look(self, tap: Tap) -> None:
         try:
@@ -145,6 +154,7 @@ class RingSource(_Thread):
         rows = {tuple(row["key"]): row for row in stash.pop("groups")}
         tokens = sum(lane["committed_tokens"] for lane in ring["lanes"])
         now = time.monotonic()
+        before_step = self._step  # under way since the look before
         with self.groups.lock:
             if rows != self._rows or self.problem:
                 self.groups.revision += 1
@@ -155,8 +165,9 @@ class RingSource(_Thread):
             self.tap_stats = counts
             self.groups.latest_version = max(self.groups.latest_version, ring["policy_version"])
             if self._before is not None and self._before[1] == ring["ring_id"]:
-                seconds = now - self._before[0]
-                self.speeds.append((time.time(), max(0, tokens - self._before[2]) / seconds))
+                rate = max(0, tokens - self._before[2]) / (now - self._before[0])
+                place = (self.groups.run, tap.ring_id, before_step, ring["policy_version"])
+                self.speeds.append(Speed(*place, time.time(), rate))
             self._before = (now, ring["ring_id"], tokens)
 
     def state_of(self, group: Group) -> dict[str, Any]:
@@ -283,6 +294,9 @@ class RecordingSource(_Still):
 
     def __init__(self, path: str, groups: Groups) -> None:
         super().__init__(path, groups)
+        self.speeds: deque[Speed] = deque(maxlen=SPEEDS)
+        self._before: datetime | None = None  # time of the batch before
+        self._open: list[int] = []  # batches without a step so far
         self._left_out = 0  # batches
         self._why = ""
 
@@ -304,15 +318,29 @@ class RecordingSource(_Still):
             self._left_out += 1
             self._why = str(error)
             return
+        info = batch.info
+        if info.step is None:
+            self._open.append(index)
         with batch:
             for group in batch.groups:
                 for member in group.members:
                     for sequence in member.sequences:
-                        self.groups.add(of_recording(sequence, len(group.members), index))
+                        size = len(group.members)
+                        self.groups.add(of_recording(sequence, size, index, info.step))
+        self._note_speed(info, index)
+
+    def _note_speed(self, info: RecordedInfo, index: int) -> None:
+        with self.groups.lock:
+            before, self._before = self._before, info.time
+            seconds = 0.0 if before is None else (info.time - before).total_seconds()
+            if seconds > 0:
+                place = (self.groups.run, index, info.step, self.groups.latest_version)
+                self.speeds.append(Speed(*place, info.time.timestamp(), info.tokens / seconds))
 
     def _catch_up(self, recording: Recording) -> None:
         try:
             recording.refresh()
+            self._note_steps(recording.batches)
             problem = recording.problem
         except RollringError as error:  # its directory may come back
             problem = str(error)
@@ -322,6 +350,15 @@ class RecordingSource(_Still):
         if not self.done or problem != self.problem:
             self.problem = problem
             self._told()
+
+    def _note_steps(self, infos: list[RecordedInfo]) -> None:
+        """A batch is recorded before it is acknowledged."""
+        with self.groups.lock:
+            for index in self._open:
+                step = infos[index].step if index < len(infos) else None
+                if step is not None:
+                    self.groups.later_steps[index] = step
+            self._open = [index for index in self._open if index not in self.groups.later_steps]
 
 
 class LedgerSource(_Still):

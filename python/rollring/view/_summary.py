@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ._groups import Groups, mean_and_spread
+from ._series import AXES, Axis, Ended, chosen_axis, parted, staleness
 from ._sources import Source
 
 BINS = 30
@@ -46,11 +47,12 @@ def histogram(values: list[float]) -> dict[str, Any] | None:
     }
 
 
-def flat_shares(ended: list[tuple[int, bool]]) -> list[tuple[int, float]]:
+def flat_shares(ended: list[Ended]) -> list[tuple[int, float]]:
     """Of the finished groups in equal parts, in the order in which they began."""
     if not ended:
         return []
-    parts = np.array_split(np.asarray(sorted(ended), np.int64), min(POINTS, len(ended)))
+    known = sorted((one.number, one.flat) for one in ended)
+    parts = np.array_split(np.asarray(known, np.int64), min(POINTS, len(known)))
     return [(int(part[-1, 0]), float(part[:, 1].mean())) for part in parts]
 
 
@@ -62,16 +64,27 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(float(part[-1, 0]), float(part[:, 1].mean())) for part in parts]
 
 
-def distributions(groups: Groups, source: Source) -> dict[str, Any]:
+def distributions(groups: Groups, source: Source, wanted: str = "") -> dict[str, Any]:
+    """`wanted`: the axis of "over"; empty: the one that tells more."""
     with groups.lock:
         members, ended = list(groups.members), list(groups.ended)
         speeds = list(getattr(source, "speeds", ()))
+        axes = {name: Axis(name, groups.run, dict(groups.later_steps)) for name in AXES}
+    axis = axes[chosen_axis(wanted, axes, members)]
     return {
-        "reward": histogram([one[1] for one in members if one[1] is not None]),
-        "length": histogram([float(one[2]) for one in members]),
-        "staleness": histogram([float(one[3]) for one in members if one[3] >= 0]),
-        "speed": thinned(speeds),
+        "reward": histogram([one.reward for one in members if one.reward is not None]),
+        "length": histogram([float(one.length) for one in members]),
+        "staleness": histogram([float(one.lag) for one in members if one.lag >= 0]),
+        "speed": thinned([(one.when, one.rate) for one in speeds]),
         "flat": flat_shares(ended),
         "members": len(members),
         "groups": len(ended),
+        "over": {
+            "axis": axis.name,
+            "reward": parted(axis.values(members, lambda one: one.reward)),
+            "length": parted(axis.values(members, lambda one: one.length)),
+            "staleness": parted(staleness(axis, members)),
+            "flat": parted(axis.values(ended, lambda one: one.flat)),
+            "speed": parted(axis.values(speeds, lambda one: one.rate)),
+        },
     }

@@ -94,6 +94,7 @@ async function show() {
     button.setAttribute("aria-current", String(button.dataset.view === view));
   }
   if (view === "groups") return showGroups();
+  if (view === "distributions" && main.querySelector("#distributions svg:hover")) return undefined;
   const element = view === "waiting" ? waitingView(state) : await distributionsView();
   if ((place().view ?? "groups") === view) {
     const top = main.firstElementChild?.scrollTop ?? 0;

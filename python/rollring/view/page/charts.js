@@ -1,5 +1,5 @@
 // Distributions as pictures, and who waits for whom.
-import { ask, go, make, number, span } from "./util.js";
+import { ask, go, make, number, place, span } from "./util.js";
 
 const space = "http://www.w3.org/2000/svg";
 const [width, height] = [400, 170];
@@ -45,11 +45,70 @@ function series(title, points, [low, high], axis) {
   return frame(title, `latest ${number(points.at(-1)[1])}, up to ${number(high)}`, picture, axis(from, to));
 }
 
+// Over steps or versions: the mean as a line, and a band in which eight of ten values lie.
+function over(axis, name, title, parts, bounds = null) {
+  const picture = canvas(`${title} by ${axis}`);
+  const known = parts.filter((part) => part.mean !== null);
+  const made = (fact, axisTexts) => {
+    const element = frame(`${title} by ${axis}`, fact, picture, axisTexts);
+    element.dataset.over = name;
+    return element;
+  };
+  if (!known.length) return made("nothing yet", []);
+  const band = bounds === null;
+  const [low, high] = bounds ?? [Math.min(...known.map((part) => Math.min(part.low, part.mean))),
+    Math.max(...known.map((part) => Math.max(part.high, part.mean)))];
+  const [from, to] = [parts[0].from, parts.at(-1).to];
+  const x = (part) => (to > from ? ((part.from + part.to) / 2 - from) / (to - from) * width : width / 2);
+  const drawnAt = (value) => (known.length > 1 ? known.map((part) => [x(part), y(value(part))])
+    : [[0, y(value(known[0]))], [width, y(value(known[0]))]]);
+  // In halves, because the way between two large numbers may be none.
+  const y = (value) => height - 2 - (value / 2 - low / 2) / (high / 2 - low / 2 || 1) * (height - 4);
+  const line = (points) => points.map(([left, top]) => `${left.toFixed(1)},${top.toFixed(1)}`).join(" ");
+  if (band) {
+    picture.append(drawn("polygon", { points: line([...drawnAt((part) => part.high),
+      ...drawnAt((part) => part.low).reverse()]) }));
+  }
+  picture.append(drawn("polyline", { points: line(drawnAt((part) => part.mean)) }));
+  const words = (part) => {
+    const at = part.from === part.to ? number(part.from) : `${number(part.from)} to ${number(part.to)}`;
+    const spread = band ? `, from ${number(part.low)} to ${number(part.high)}` : "";
+    return `${axis} ${at}: ${number(part.mean)}${spread} · ${number(part.count)} values`;
+  };
+  const latest = words(known.at(-1));
+  const element = made(latest, [`${axis} ${number(from)}`, `${number(low)} to ${number(high)}`,
+    `${axis} ${number(to)}`]);
+  const fact = element.querySelector("figcaption");
+  picture.addEventListener("mousemove", (event) => {
+    const box = picture.getBoundingClientRect();
+    const at = (event.clientX - box.left) / box.width * width;
+    const nearest = known.reduce((one, other) => (Math.abs(x(other) - at) < Math.abs(x(one) - at) ? other : one));
+    fact.textContent = words(nearest);
+  });
+  picture.addEventListener("mouseleave", () => { fact.textContent = latest; });
+  return element;
+}
+
+function axisChoice(axis) {
+  const button = (name, text) => make("button", { type: "button", text, data: { axis: name },
+    "aria-current": String(axis === name), onclick: () => go({ axis: name }, { replace: true }) });
+  return make("div", { class: "axes" }, button("step", "By step"), button("version", "By policy version"));
+}
+
 export async function distributionsView() {
-  const found = await ask("distributions");
+  const { axis: wanted = "" } = place();
+  const found = await ask("distributions", { axis: wanted });
+  const { axis, ...all } = found.over;
   const fastest = Math.max(1, ...found.speed.map(([, speed]) => speed));
   const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+  const highest = Math.max(1, ...all.speed.map((part) => part.mean));
   return make("section", { class: "charts", id: "distributions" },
+    axisChoice(axis),
+    over(axis, "reward", "Reward", all.reward),
+    over(axis, "length", "Length in tokens", all.length),
+    over(axis, "staleness", "Staleness in versions", all.staleness),
+    over(axis, "flat", "Share of groups without variance", all.flat, [0, 1]),
+    over(axis, "speed", "Tokens per second", all.speed, [0, highest]),
     histogram("Reward", found.reward),
     histogram("Length in tokens", found.length),
     histogram("Staleness in versions", found.staleness),
