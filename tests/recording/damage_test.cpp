@@ -83,6 +83,21 @@ TEST_CASE("recording: with any bit changed each batch is as it was, or an error"
     CHECK(lost > changes / 2);  // most bytes are those of records
 }
 
+TEST_CASE("recording: a file of another version of the format is refused by its number") {
+    const Whole whole(1);
+    constexpr std::size_t version_at = 8;
+    std::vector<char> later = whole.bytes;
+    REQUIRE(later[version_at] == 1);
+    later[version_at] = 2;
+    write_bytes(whole.path(), later);
+    const auto recording = Recording::open(whole.folder.path());
+    REQUIRE(!recording);
+    CHECK(recording.error().code == Errc::abi_mismatch);
+    CHECK(recording.error().message.contains("version 2 of the format, and this rollring reads 1"));
+    write_bytes(whole.path(), whole.bytes);
+    CHECK(Recording::open(whole.folder.path()).has_value());
+}
+
 TEST_CASE("recording: bytes of an earlier file on the disk are no part of it") {
     const Whole old(3);
     const Whole whole(1);
