@@ -1,11 +1,8 @@
 #include "restored_map.hpp"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -13,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "fd.hpp"
+#include "disk.hpp"
 #include "file_names.hpp"
 #include "ledger_layout.hpp"
 #include "xxh3.hpp"
@@ -48,18 +45,6 @@ std::optional<RestoredMap> read_map(const std::filesystem::path& path) {
     return map;
 }
 
-bool put(int fd, const void* from, std::size_t bytes) {
-    const auto* at = static_cast<const char*>(from);
-    while (bytes != 0) {
-        const ssize_t wrote = write(fd, at, bytes);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) return false;
-        at += wrote;
-        bytes -= static_cast<std::size_t>(wrote);
-    }
-    return true;
-}
-
 }  // namespace
 
 Result<void> write_map(const std::filesystem::path& directory, const RestoredMap& map) {
@@ -71,14 +56,13 @@ Result<void> write_map(const std::filesystem::path& directory, const RestoredMap
                       .checksum = 0};
     head.checksum = checksum_of(head, map.numbers);
     const auto path = path_of(directory, map.ring_id);
-    const Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!file) return recording::file_failed(errno, "cannot make", path);
-    const bool whole =
-        put(file.get(), &head, sizeof head) &&
-        put(file.get(), map.numbers.data(), map.numbers.size() * sizeof(std::uint64_t)) &&
-        fsync(file.get()) == 0;
-    if (!whole) return recording::file_failed(errno, "cannot write", path);
-    return recording::sync_names(directory);
+    std::string bytes(reinterpret_cast<const char*>(&head), sizeof head);
+    bytes.append(reinterpret_cast<const char*>(map.numbers.data()),
+                 map.numbers.size() * sizeof(std::uint64_t));
+    if (const int error = disk().note(path, bytes); error != 0) {
+        return recording::file_failed(error, "cannot write", path);
+    }
+    return {};
 }
 
 Result<std::vector<RestoredMap>> read_maps(const std::filesystem::path& directory) {

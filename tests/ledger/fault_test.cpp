@@ -4,7 +4,6 @@
 #include <fstream>
 
 #include "faulty_disk.hpp"
-#include "support/in_child.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -355,53 +354,4 @@ TEST_CASE("ledger: a full disk holds the run back, and it goes on when there is 
         CHECK(durable_of(ring.name()) == 2);
         CHECK(stash->problem().empty());
     }
-}
-
-TEST_CASE("ledger: a trainer that is killed at any moment of the disk loses and doubles nothing") {
-    int struck = 0;
-    for (int moment = 0;; moment++) {
-        CAPTURE(moment);
-        const LedgerFolder folder;
-        const TestRing ring(with_ledger(folder.path(), Durable::group, std::uint64_t{1} << 20));
-        struct Paper {
-            std::atomic<int> acked;
-        };
-        const Shared<Paper> paper;
-        const auto status = in_child([&] {
-            const InUse<KillingDisk> disk(moment);
-            Producer producer = ring.producer();
-            const auto stash = open_stash(ring.name());
-            Batch batch;
-            for (int i = 0; i < pairs; i++) {
-                send_members(producer, i);
-                if (i == 0) continue;
-                if (stash->next(batch, patience()) != NextBatch::batch) return 1;
-                if (!batch.ack(i - 1)) return 2;
-                paper->acked = i;
-            }
-            return 0;
-        });
-        const int acked = paper->acked;
-        if (status == 0) break;
-        CHECK(status == 128 + SIGKILL);
-        struck++;
-        const auto stash = open_stash(ring.name());
-        const auto rest = train_all(*stash);
-        // The batch of an unfinished ack is delivered again, or was acknowledged.
-        const int trained = acked + static_cast<int>(rest.size());
-        CHECK(std::set<std::string>(rest.begin(), rest.end()).size() == rest.size());
-        for (const std::string& prompt : rest) {
-            CHECK(std::stoi(prompt.substr(prompt.find(' ') + 1)) >= acked);
-        }
-        REQUIRE(stash->sync_ledger(patience()).has_value());
-        const LedgerFolder left(folder.path());
-        const Members given = restored_members(left.path());
-        // Nothing is settled: the ledger has each record that was ever read, and none twice.
-        CHECK(static_cast<int>(given.size()) >= 2 * trained);
-        for (int i = 0; i < trained; i++) {
-            CHECK(given.contains({prompt_of(i), 0}));
-            CHECK(given.contains({prompt_of(i), 1}));
-        }
-    }
-    CHECK(struck > 30);
 }

@@ -13,11 +13,15 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <span>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "disk.hpp"
 #include "ledgers.hpp"
+#include "support/process.hpp"
 
 namespace rollring::test {
 
@@ -102,58 +106,65 @@ class BufferedDisk : public ledger::Disk {
     }
 };
 
-// Kills this process at a moment of the disk: moments are before, in the middle of and behind each
-// call.
+// Kills this process at a moment of the disk: moments are before and behind each call, and in the
+// middle of each that writes.
 class KillingDisk : public ledger::Disk {
   public:
-    explicit KillingDisk(int moment) : left_(moment) {}
+    // `late`: the ledger's thread first lets the main thread go on as far as it does without it.
+    explicit KillingDisk(int moment, bool late = false) : left_(moment), late_(late) {}
     int make(const std::filesystem::path& path, std::uint64_t bytes, bool direct, Fd& fd) override {
-        strike();
-        const int error = Disk::make(path, bytes, direct, fd);
-        strike();
-        return error;
+        return around([&] { return Disk::make(path, bytes, direct, fd); });
     }
     int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) override {
         strike();
         const auto half = bytes.first(bytes.size() / 2 / 4096 * 4096);
         static_cast<void>(Disk::write(fd, half, offset));
-        strike();
-        const int error = Disk::write(fd, bytes, offset);
-        strike();
-        return error;
+        return around([&] { return Disk::write(fd, bytes, offset); });
     }
     int sync(int fd) override {
-        const int error = Disk::sync(fd);
-        strike();
-        return error;
+        return around([&] { return Disk::sync(fd); });
+    }
+    int sync_names(const std::filesystem::path& directory) override {
+        return around([&] { return Disk::sync_names(directory); });
+    }
+    int sync_file(const std::filesystem::path& path) override {
+        return around([&] { return Disk::sync_file(path); });
     }
     int remove(const std::filesystem::path& path) override {
-        strike();
-        const int error = Disk::remove(path);
-        strike();
-        return error;
+        return around([&] { return Disk::remove(path); });
     }
     int rename(const std::filesystem::path& from, const std::filesystem::path& to) override {
-        strike();
-        const int error = Disk::rename(from, to);
-        strike();
-        return error;
+        return around([&] { return Disk::rename(from, to); });
     }
-
+    int note(const std::filesystem::path& path, std::string_view text) override {
+        strike();
+        const std::string_view half = text.substr(0, text.size() / 2);
+        static_cast<void>(Disk::keep(path, std::as_bytes(std::span(half))));
+        return around([&] { return Disk::note(path, text); });
+    }
     int keep(const std::filesystem::path& path, std::span<const std::byte> bytes) override {
         strike();
         static_cast<void>(Disk::keep(path, bytes.first(bytes.size() / 2)));
-        strike();
-        const int error = Disk::keep(path, bytes);
-        strike();
-        return error;
+        return around([&] { return Disk::keep(path, bytes); });
+    }
+    // A moment of the caller's.
+    void strike() {
+        if (left_-- != 0) return;
+        while (late_ && gettid() != getpid() && state_of(getpid()) != 'S')
+            std::this_thread::yield();
+        kill(getpid(), SIGKILL);
     }
 
   private:
-    void strike() {
-        if (left_-- == 0) kill(getpid(), SIGKILL);
+    template <class DiskCall>
+    int around(DiskCall call) {
+        strike();
+        const int error = call();
+        strike();
+        return error;
     }
-    int left_;
+    std::atomic<int> left_;
+    bool late_;
 };
 
 // Remembers which bytes the disk has promised. A cut leaves those, and of the others any blocks.

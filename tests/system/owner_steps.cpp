@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "kill_at_store.hpp"
 #include "ring_map.hpp"
 #include "rollring/consumer.hpp"
 #include "rollring/producer.hpp"
 #include "support/in_child.hpp"
+#include "support/kill_at_store.hpp"
 
 using namespace rollring;
 using rollring::test::collect;

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "kill_at_store.hpp"
 #include "ring_map.hpp"
 #include "rollring/producer.hpp"
 #include "rollring/stash.hpp"
+#include "support/kill_at_store.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
