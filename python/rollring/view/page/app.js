@@ -42,18 +42,36 @@ function replaceDetail(element) {
   if (element) main.append(element);
 }
 
+// What was asked for, unless something else is to be shown by now. The place of a group or a record
+// that is gone says so, until a later look finds it.
+async function arrived(wanted, coming) {
+  shown = wanted;
+  try {
+    const element = await coming;
+    return shown === wanted ? element : null;
+  } catch (error) {
+    if (shown !== wanted) return null;
+    shown = "";
+    if (error.status !== 404) throw error;
+    replaceDetail(make("section", { class: "detail soft", id: "gone", text: error.message }));
+    return null;
+  }
+}
+
 async function showMember({ group, member: number_, seq = "" }) {
   const wanted = `member ${group} ${number_} ${seq}`;
   if (shown !== wanted || member?.stale) {
-    shown = wanted;
     const opened = new MemberView(group, number_, seq, report);
-    const element = await opened.open();
-    if (shown !== wanted) return opened.close();
-    member?.close();
-    member = opened;
+    const element = await arrived(wanted, opened.open());
+    if (!element) opened.close();
+    if (element || shown === "") {
+      member?.close();
+      member = element ? opened : null;
+    }
+    if (!element) return;
     replaceDetail(element);
   }
-  await member.follow();
+  await member?.follow();
 }
 
 async function showGroup(group) {
@@ -61,9 +79,8 @@ async function showGroup(group) {
   if (shown === wanted) return;
   const top = main.querySelector("#group")?.scrollTop ?? 0;
   const same = shown.startsWith(`group ${group} `);
-  shown = wanted;
-  const element = await groupView(group, report);
-  if (shown !== wanted) return;
+  const element = await arrived(wanted, groupView(group, report));
+  if (!element) return;
   replaceDetail(element);
   if (same) element.scrollTop = top;
 }
