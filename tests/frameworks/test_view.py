@@ -1,8 +1,10 @@
 """The page of `rollring view` in a real browser: files, text that may be hostile, long members."""
 import base64
 import json
+import os
 
 import numpy as np
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
@@ -62,6 +64,50 @@ def test_a_group_a_member_and_its_colours(page, sums):
     assert shown.wait(lambda: shown.text("#tokens .found")) == [" answer"]
     shown.press(Keys.ESCAPE)
     shown.one("#group")
+
+
+def entropies(count):
+    return [round(number / (count - 1), 3) for number in range(count)]
+
+
+def check_entropy(shown):
+    """Low, middle and high values of a column of the user have their colours."""
+    shown.click(".row")
+    shown.click("#group .member")
+    shown.wait(lambda: len(shown.text("#tokens [data-at]")) == 21)
+    Select(shown.one("#color")).select_by_value("entropy")
+    shown.wait(lambda: len(colours(shown)) > 10)
+    assert shown.place()["color"] == "entropy"
+    assert "0 to 1" in shown.text(".tools .soft")
+    low, middle, high = (shown.run(
+        "return getComputedStyle(document.querySelector(`[data-at='${arguments[0]}']`))"
+        ".backgroundColor.match(/[\\d.]+/g).map(Number)", at) for at in (0, 10, 20))
+    assert low[0] > low[1] and high[1] > high[0]  # red, and green
+    assert middle[3] == 0  # no colour
+    ActionChains(shown.driver).move_to_element(shown.one("[data-at='5']")).perform()
+    shown.wait(lambda: "entropy 0.2500" in shown.text("#under")[0])
+
+
+def test_colours_by_a_column_of_the_ring(page):
+    ring = f"test-view-entropy-{os.getpid()}"
+    rr.create(ring, lanes=1, lane_bytes="1MiB", columns={"entropy": rr.Column("f32")})
+    try:
+        shown = page(ring).open()
+        with rr.Producer(ring, "worker") as producer:
+            producer.push("g", token_ids=list(range(21)), repetition_id=0, group_size=1,
+                          entropy=entropies(21))
+            check_entropy(shown)
+    finally:
+        rr.remove(ring, force=True)
+
+
+def test_colours_by_another_key_of_a_file(page, tmp_path):
+    lines = [{"instance_id": "g", "token_ids": list(range(21)), "repetition_id": 0,
+              "group_size": 1, "reward": 1, "entropy": entropies(21), "note": ["a"] * 21}]
+    shown = page(view_run.write_lines(tmp_path / "own.jsonl", lines)).open()
+    check_entropy(shown)
+    options = Select(shown.one("#color")).options
+    assert "note" not in [one.get_attribute("value") for one in options]
 
 
 def colours(shown):

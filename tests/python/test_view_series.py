@@ -166,3 +166,45 @@ def test_a_file_has_versions_and_no_steps(tmp_path: Path) -> None:
         assert found["length"] == {2: 11.5, 9: 11.5}
         assert found["staleness"] == {}
         assert over(page, axis="step")["reward"] == {}
+
+
+def test_the_steps_that_a_file_names(tmp_path: Path) -> None:
+    lines = [
+        line(f"g{step}", member, step=step, policy_version=step - member, reward=float(step))
+        for step in (11, 12)
+        for member in range(4)
+    ]
+    lines += [line("odd", member, step=step) for member, step in enumerate([True, "1", 0.5, 1e99])]
+    with page_of_file(written(tmp_path / "f.jsonl", lines)) as page:
+        found = over(page)
+        assert found["axis"] == "step"
+        assert found["reward"] == {11: 11.0, 12: 12.0}
+        assert found["flat"] == {11: 1, 12: 1}
+        assert found["staleness"] == {11: 1.5, 12: 1.5}
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.5] * 10, [0.5] * 10),
+        ([2**53] * 10, [2.0**53] * 10),
+        ([True, False] * 5, [1.0, 0.0] * 5),
+        ([float("nan")] * 10, [None] * 10),
+        ([0.5] * 9, None),
+        ([0.5] * 9 + ["a"], None),
+        ([0.5] * 9 + [None], None),
+        ([0.5] * 9 + [10**400], None),
+        ([[0.5]] * 10, None),
+        ("0123456789", None),
+    ],
+)
+def test_other_keys_of_a_file_are_columns_to_colour_by(
+    tmp_path: Path, values: Any, shown: list[float | None] | None
+) -> None:
+    path = written(tmp_path / "f.jsonl", [line("g", 0, group_size=1, entropy=values)])
+    with page_of_file(path) as page:
+        part = page.ask("slice", group=page.group_of("g"), member=0)["values"]
+        assert part.get("entropy") == shown
+        assert ("entropy" in part) == (shown is not None)
+        ranges = page.ask("turns", group=page.group_of("g"), member=0)["ranges"]
+        assert ("entropy" in ranges) == (shown is not None and None not in shown)

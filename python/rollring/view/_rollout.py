@@ -125,10 +125,23 @@ class Rollout:
             and name not in ("token_ids", "policy_version")
             and column.dtype.kind in "iufb"
         }
+        found |= {name: column for name, column in self._extras.items() if name not in found}
         versions = self.versions()
         if versions is not None:
             found["policy_version"] = versions
         return found
+
+    @cached_property
+    def _extras(self) -> dict[str, Array]:
+        """Lists of one number for each token in `extra`, which has the other keys of a file."""
+        extra = self.columns.get("extra")
+        return {
+            str(name): np.asarray(values, np.float64)
+            for name, values in (extra.items() if isinstance(extra, dict) else ())
+            if isinstance(values, list)
+            and len(values) == len(self.ids) > 0
+            and all(isinstance(one, float) or _small(one) for one in values)
+        }
 
     def turns(self) -> list[tuple[int, int, int]]:
         """Runs [from, to) of equal loss mask: text that was given, and text that was generated."""
@@ -144,6 +157,11 @@ class Rollout:
         return [
             (begin, end, int(mask[begin])) for begin, end in zip(edges, edges[1:], strict=False)
         ]
+
+
+def _small(value: Any) -> bool:
+    """A whole number that a float64 has exactly."""
+    return isinstance(value, int) and abs(value) <= 1 << 53
 
 
 def plain(value: Any) -> Any:
@@ -232,7 +250,10 @@ def of_file(line: dict[str, Any]) -> Rollout:
         if name in FIELDS or name == "instance_id" or value is None:
             continue
         columns[name] = _column(name, value)
-    return Rollout(str(line.get("instance_id", "")), fields, columns)
+    extra = line.get("extra")
+    step = extra.get("step") if isinstance(extra, dict) else None
+    known = step if _small(step) and not isinstance(step, bool) else None
+    return Rollout(str(line.get("instance_id", "")), fields, columns, step=known)
 
 
 def _column(name: str, value: Any) -> Any:
