@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+import rollring as rr
 
 pytest.importorskip("torch")
 
@@ -35,6 +39,15 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(FleetClient, "settle", settling)
     yield event
     event.set()  # whatever is late ends with the test
+
+
+@contextlib.contextmanager
+def setting(event: threading.Event) -> Iterator[None]:
+    """At the end, also of a test that fails: no thread waits for it any more."""
+    try:
+        yield
+    finally:
+        event.set()
 
 
 class Late(Client):
@@ -88,3 +101,42 @@ def test_no_engine_is_resumed_before_it_is_paused(ring: str, waited: threading.E
         with pytest.raises(ConnectionError):
             trainer.send_weights()
         assert stays.calls == ["pause keep", "resume"]
+
+
+def test_the_engines_that_are_left_are_waited_for_longer_than_a_dead_one(
+    ring: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollring.integrations.vllm.trainer import Calls, FleetClient
+
+    monkeypatch.setattr(sys.modules[Calls.__module__], "ANSWER_S", 0.0)
+    goes_on, never = threading.Event(), threading.Event()
+    silent, looks = Calls._is_silent, [0]
+
+    def counted(calls: Calls) -> bool:
+        """An engine is late by more looks than those that give up a dead one."""
+        found = silent(calls)
+        looks[0] += found
+        if looks[0] > 5:
+            goes_on.set()
+        return found
+
+    monkeypatch.setattr(Calls, "_is_silent", counted)
+    stays = Late(made_engine(WIDE), "finish_weight_update", goes_on)
+    dies = Client(made_engine(WIDE, rank=1))
+
+    def killed(*_: Any) -> None:
+        dies.engine._leave()
+        never.wait()
+
+    source = Source(WIDE)
+    fleet = FleetClient([stays, dies])
+    with setting(never), sending(ring, fleet, source) as trainer:
+        source.fill(1)
+        trainer.send_weights()
+        monkeypatch.setattr(dies, "finish_weight_update", killed)
+        stays.is_late = True
+        source.fill(2)
+        with pytest.raises(rr.PeerGoneError):
+            trainer.send_weights()
+        assert stays.label == "1"
+        assert serves(stays.engine.model, source)

@@ -32,7 +32,7 @@ class FleetClient:
     """
 
     def __init__(
-        self, clients: Sequence[Any], _gives_up: Callable[[], bool] = lambda: False
+        self, clients: Sequence[Any], _gives_up: Callable[[int], bool] = lambda _: False
     ) -> None:
         self.clients = list(clients)
         self._gives_up = _gives_up
@@ -64,7 +64,7 @@ class FleetClient:
 
     def settle(self) -> None:
         """Wait for calls that have not ended, although another engine's has failed."""
-        while wait(self._left, LOOK_S).not_done and not self._gives_up():
+        while (left := wait(self._left, LOOK_S).not_done) and not self._gives_up(len(left)):
             pass
 
     def _all(self, call: Callable[[Any], None]) -> None:
@@ -139,7 +139,7 @@ class Calls:
         self._gone_since = None
         if isinstance(self._client, FleetClient):
             each = [_Until(one, over) for one in self._sessions]
-            self._guarded = FleetClient(each, self._is_silent)
+            self._guarded = FleetClient(each, self._are_silent)
         else:
             self._guarded = _Until(self._sessions[0], over)
         return in_background("rollring-calls", partial(call, self._guarded))
@@ -187,7 +187,6 @@ class Calls:
         while not wait([begun], LOOK_S).done:
             if self._is_silent():
                 _log.warning("the server of a dead engine does not answer, and is not waited for")
-                self._over.set()
                 break
         # Behind a failure no further step is taken, but calls of this one may not have begun yet.
         if isinstance(self._guarded, FleetClient):
@@ -202,6 +201,14 @@ class Calls:
         elif self._gone_since is None:
             self._gone_since = now
         return self._gone_since is not None and now > self._gone_since + ANSWER_S
+
+    def _are_silent(self, clients: int) -> bool:
+        """Whether so many clients can all be those of dead engines whose servers are silent. Each
+        client has as many workers as any other.
+        """
+        workers = max(1, len(self._engines) // len(self._sessions))
+        gone = len(self._engines - self._alive())
+        return self._is_silent() and clients <= -(-gone // workers)
 
     def _alive(self) -> set[str]:
         return {engine["name"] for engine in engines_of(self._ring) if engine["alive"]}
