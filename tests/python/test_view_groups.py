@@ -6,11 +6,14 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rollring.view._groups import Group, Groups
+from rollring.view._groups import Group, Groups, mean_and_spread
 from rollring.view._rollout import of_file
-from view_pages import line, page_of_file, written
+from view_pages import line, page_of_file, three, written
+
+__all__ = ["three"]  # a fixture
 
 
 def of(*lines: dict[str, Any], arriving: bool = True) -> tuple[Groups, Group]:
@@ -196,3 +199,15 @@ def test_a_replaced_record_is_not_taken_for_the_former_one(tmp_path: Path) -> No
         assert page.ask("find", **where, text=7, serial=again)["at"] == [0, 1]
         assert page.ask("slice", **where)["ids"] == [7, 7]
         assert page.refusal("slice", **where, serial="x")[0] == 400
+
+
+@pytest.mark.parametrize("values", [[1.0], [0.0, 1.0, 1.0], [0.1] * 7, [-3.5, 1e150, 2.25]])
+def test_a_mean_and_a_spread_are_those_of_arrays(values: list[float]) -> None:
+    mean, spread = mean_and_spread(values)
+    assert mean == pytest.approx(np.mean(values), rel=1e-12)
+    assert spread == pytest.approx(np.std(values), rel=1e-12, abs=1e-12)
+
+
+def test_the_lines_of_a_file_are_made_before_a_page_asks(three: str) -> None:
+    with page_of_file(three) as page:
+        assert all(group.summary is not None for group in page.source.groups.all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -46,8 +47,14 @@ def advantages(rewards: list[float | None]) -> list[float | None]:
 def mean_and_spread(values: list[float]) -> tuple[float | None, float | None]:
     if not values:
         return None, None
-    with np.errstate(all="ignore"):
-        return finite(float(np.mean(values))), finite(float(np.std(values)))
+    try:  # without arrays, which cost more than sums of a group's few values
+        mean = math.fsum(values) / len(values)
+    except OverflowError:
+        return None, None
+    try:
+        return mean, math.sqrt(math.fsum((one - mean) ** 2 for one in values) / len(values))
+    except OverflowError:
+        return mean, None
 
 
 @dataclass
@@ -287,6 +294,12 @@ class Groups:
                     self._left.popitem(last=False)
             self.nbytes -= victim.nbytes
             self.dropped += 1
+
+    def sum_up(self) -> None:
+        """Make the lines of all groups, so that the first page does not wait for them."""
+        for group in self.all():
+            with self.lock:
+                group.summed()
 
     def get(self, name: str) -> Group | None:
         with self.lock:

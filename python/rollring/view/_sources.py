@@ -268,6 +268,7 @@ class _Still(_Thread):
         raise NotImplementedError
 
     def _told(self) -> None:
+        self.groups.sum_up()
         with self.groups.lock:
             self.done = True
             self.groups.revision += 1

@@ -5,6 +5,7 @@ import { ask, copyJson, go, make, number, place, visible } from "./util.js";
 const blockTokens = 512;
 const guessed = 190; // pixels of a block that was not laid out yet
 const margin = "1200px";
+const fillsOfFrame = 4; // more of them would hold a frame up
 
 export class MemberView {
   constructor(id, member, sequence, report) {
@@ -19,6 +20,7 @@ export class MemberView {
     this.blocks = [];
     this.found = [];
     this.marked = new Set();
+    this.fills = 0; // of the present frame
   }
 
   async open() {
@@ -31,6 +33,10 @@ export class MemberView {
     this.text = make("div", { class: "tokens", tabindex: "0", id: "tokens" });
     this.seen = new IntersectionObserver((entries) => this.turnOver(entries),
       { root: this.text, rootMargin: margin });
+    this.text.onmouseover = ({ target }) => {
+      const { tokens } = target.parentNode;
+      if (tokens && target.dataset.at) this.tell(tokens, Number(target.dataset.at) - tokens.from);
+    };
     for (let begin = 0; begin < this.count; begin += blockTokens) {
       const block = make("div", { data: { begin: String(begin) } });
       block.style.minHeight = `${guessed}px`;
@@ -116,31 +122,46 @@ export class MemberView {
 
   turnOver(entries) {
     for (const { target, isIntersecting, boundingClientRect } of entries) {
+      target.near = isIntersecting;
       if (isIntersecting) {
         this.fill(target).catch(this.report);
       } else if (target.childNodes.length && boundingClientRect.height > 0) {
         target.style.minHeight = `${boundingClientRect.height}px`;
         target.replaceChildren();
+        target.spans = target.tokens = null;
       }
     }
   }
 
-  async fill(block) {
-    if (block.childNodes.length || block.dataset.asked) return;
+  // Of blocks that were scrolled past meanwhile, none is filled.
+  async fill(block, { anyway = false } = {}) {
+    if (block.childNodes.length || (block.dataset.asked && !anyway)) return;
     block.dataset.asked = "1";
     const begin = Number(block.dataset.begin);
     try {
       const slice = await ask("slice", { ...this.query, from: begin, to: begin + blockTokens });
+      if (!anyway) await this.turn();
+      if (block.childNodes.length || !(block.near || anyway)) return;
       block.tokens = slice;
-      block.replaceChildren(...this.spans(slice));
-      block.style.minHeight = "";
+      block.spans = [];
+      const made = this.spans(slice, block.spans);
       this.paintBlock(block);
+      block.replaceChildren(...made);
+      block.style.minHeight = "";
     } finally {
       delete block.dataset.asked;
     }
+    if (block.near && !block.childNodes.length) await this.fill(block);
   }
 
-  spans(slice) {
+  async turn() {
+    while (this.fills >= fillsOfFrame && !document.hidden) {
+      await new Promise(requestAnimationFrame);
+    }
+    if (this.fills++ === 0) requestAnimationFrame(() => { this.fills = 0; });
+  }
+
+  spans(slice, tokens) {
     const made = [];
     slice.ids.forEach((id, index) => {
       const at = slice.from + index;
@@ -151,7 +172,7 @@ export class MemberView {
       const text = slice.texts ? visible(slice.texts[index]) : `${id} `;
       const token = make("span", { data: { at: String(at) } });
       token.textContent = text;
-      token.onmouseenter = () => this.tell(slice, index);
+      tokens.push(token);
       made.push(token);
     });
     return made;
@@ -180,10 +201,8 @@ export class MemberView {
     const values = slice.values[name];
     const mask = slice.values.loss_mask;
     const [low, high] = this.facts.ranges[name] ?? [0, 0];
-    for (const token of block.children) {
-      if (token.dataset.at === undefined) continue;
-      const at = Number(token.dataset.at);
-      const index = at - slice.from;
+    for (const [index, token] of block.spans.entries()) {
+      const at = slice.from + index;
       const made = mask ? mask[index] === 1 : at >= this.facts.n_prompt;
       token.className = [made ? "" : "given", this.marked.has(at) ? "found" : ""].join(" ").trim();
       let color = "";
@@ -223,7 +242,7 @@ export class MemberView {
     const block = this.blocks[Math.floor(at / blockTokens)];
     if (!block) return;
     block.scrollIntoView({ block: "center" });
-    await this.fill(block);
+    await this.fill(block, { anyway: true });
     const token = block.querySelector(`[data-at="${at}"]`);
     token?.scrollIntoView({ block: "center" });
     this.marked.add(at);
