@@ -2,6 +2,7 @@
 // A trainer with a ledger that may be killed anywhere, and the checks of what it leaves.
 
 #include <atomic>
+#include <functional>
 #include <set>
 #include <string>
 
@@ -25,23 +26,30 @@ class MortalTrainer {
     static std::string prompt_of(int number) { return "prompt " + std::to_string(number); }
     static int number_of(const std::string& prompt) { return std::stoi(prompt.substr(7)); }
 
-    // Trains on the pairs 0 and 1, each in a session of its own, so that each has a file.
+    // Trains on the pairs 0 and 1, each in a session of its own, so that each has a file. The lane
+    // of their producer is free at the end, and has a count of durable records.
     static void prepare(const std::string& ring, TrainerPaper& paper) {
-        Producer producer = open_producer(ring);
-        for (int i = 0; i < 2; i++) {
-            const auto stash = open_stash(ring);
-            send_pair(producer, prompt_of(i));
-            REQUIRE(train_all(*stash).size() == 1);
+        {
+            Producer producer = open_producer(ring);
+            for (int i = 0; i < 2; i++) {
+                const auto stash = open_stash(ring);
+                send_pair(producer, prompt_of(i));
+                REQUIRE(train_all(*stash).size() == 1);
+            }
         }
+        read_all(*open_stash(ring));
         paper.sent = paper.acked = 2;
     }
 
     // Sends all pairs below `end` and trains on them; behind each second one is a checkpoint of all
     // before it. 0, or the place where it went wrong.
-    static int run(const std::string& ring, TrainerPaper& paper, int end) {
+    static int run(
+        const std::string& ring, TrainerPaper& paper, int end,
+        const std::function<void()>& opened = [] {}) {
         auto producer = Producer::open(ring, {.name = producer_name});
         auto stash = Stash::open(ring, freshest_pair);
         if (!producer || !stash) return 1;
+        opened();
         send(*producer, prompt_of(open_pair), 0, 2);
         Batch batch;
         for (int i = paper.acked; i < end; i++) {
