@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,6 +53,9 @@ class Speed(NamedTuple):
     rate: float
 
 
+One = TypeVar("One", Point, Ended, Speed)
+
+
 class Axis:
     """The places of records, groups and speeds on an axis.
 
@@ -72,13 +76,17 @@ class Axis:
             return self._later.get(one.batch) if one.step is None else one.step
         return None if one.version < 0 else one.version
 
-    def values(self, found: Iterable[Any], value: Callable[[Any], float | None]) -> list[Value]:
-        made = []
-        for one in found:
-            place, known = self.place(one), value(one)
-            if place is not None and known is not None and np.isfinite(known):
-                made.append((place, float(known)))
-        return made
+    def placed(self, found: Iterable[One]) -> list[tuple[int, One]]:
+        return [(place, one) for one in found if (place := self.place(one)) is not None]
+
+
+def values(placed: Iterable[tuple[int, One]], value: Callable[[One], float | None]) -> list[Value]:
+    """Those that are finite."""
+    return [
+        (place, known)
+        for place, one in placed
+        if (known := value(one)) is not None and math.isfinite(known)
+    ]
 
 
 def parted(values: Sequence[Value]) -> list[dict[str, Any]]:
@@ -113,26 +121,24 @@ def _part(places: Array, known: Array) -> dict[str, Any]:
     }
 
 
-def staleness(axis: Axis, points: Sequence[Point]) -> list[Value]:
+def staleness(axis: str, placed: Sequence[tuple[int, Point]]) -> list[Value]:
     """In versions. Records that are read back in their steps' order lag behind the newest one that
     any of that step or an earlier one has, for nothing says how far their trainer was.
     """
-    if any(one.lag >= 0 for one in points) or axis.name != "step":
-        return axis.values(points, lambda one: one.lag if one.lag >= 0 else None)
-    placed = [(place, one) for one in points if (place := axis.place(one)) is not None]
-    placed = sorted((pair for pair in placed if pair[1].oldest >= 0), key=lambda pair: pair[0])
+    known = values(placed, lambda one: one.lag if one.lag >= 0 else None)
+    if known or axis != "step":
+        return known
+    in_order = sorted((pair for pair in placed if pair[1].oldest >= 0), key=lambda pair: pair[0])
     newest: dict[int, int] = {}
     latest = -1
-    for place, one in placed:
+    for place, one in in_order:
         latest = newest[place] = max(latest, one.version)
-    return [(place, float(newest[place] - one.oldest)) for place, one in placed]
+    return [(place, float(newest[place] - one.oldest)) for place, one in in_order]
 
 
-def chosen_axis(wanted: str, axes: Mapping[str, Axis], points: Sequence[Point]) -> str:
+def chosen_axis(wanted: str, placed: Mapping[str, Sequence[tuple[int, Point]]]) -> str:
     """The wanted one; else steps, unless versions alone tell the records apart."""
-    if wanted in axes:
+    if wanted in placed:
         return wanted
-    several = {
-        name: len({axis.place(one) for one in points} - {None}) > 1 for name, axis in axes.items()
-    }
+    several = {name: len({place for place, _ in found}) > 1 for name, found in placed.items()}
     return "version" if several["version"] and not several["step"] else "step"

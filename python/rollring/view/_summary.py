@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ._groups import Groups, mean_and_spread
-from ._series import AXES, Axis, Ended, chosen_axis, parted, staleness
+from ._series import AXES, Axis, Ended, chosen_axis, parted, staleness, values
 from ._sources import Source
 
 BINS = 30
@@ -70,7 +70,9 @@ def distributions(groups: Groups, source: Source, wanted: str = "") -> dict[str,
         members, ended = list(groups.members), list(groups.ended)
         speeds = list(getattr(source, "speeds", ()))
         axes = {name: Axis(name, groups.run, dict(groups.later_steps)) for name in AXES}
-    axis = axes[chosen_axis(wanted, axes, members)]
+    placed = {name: axis.placed(members) for name, axis in axes.items()}
+    axis = axes[chosen_axis(wanted, placed)]
+    records = placed[axis.name]
     return {
         "reward": histogram([one.reward for one in members if one.reward is not None]),
         "length": histogram([float(one.length) for one in members]),
@@ -81,10 +83,10 @@ def distributions(groups: Groups, source: Source, wanted: str = "") -> dict[str,
         "groups": len(ended),
         "over": {
             "axis": axis.name,
-            "reward": parted(axis.values(members, lambda one: one.reward)),
-            "length": parted(axis.values(members, lambda one: one.length)),
-            "staleness": parted(staleness(axis, members)),
-            "flat": parted(axis.values(ended, lambda one: one.flat)),
-            "speed": parted(axis.values(speeds, lambda one: one.rate)),
+            "reward": parted(values(records, lambda one: one.reward)),
+            "length": parted(values(records, lambda one: one.length)),
+            "staleness": parted(staleness(axis.name, records)),
+            "flat": parted(values(axis.placed(ended), lambda one: one.flat)),
+            "speed": parted(values(axis.placed(speeds), lambda one: one.rate)),
         },
     }

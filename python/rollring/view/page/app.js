@@ -11,6 +11,7 @@ let state = null;
 let member = null;
 let shown = ""; // what the detail shows, and of which revision
 let failure = "";
+let drawn = 0; // when distributions were, in milliseconds
 
 function report(error) {
   failure = error.message;
@@ -112,6 +113,7 @@ async function show() {
   }
   if (view === "groups") return showGroups();
   if (view === "distributions" && main.querySelector("#distributions svg:hover")) return undefined;
+  drawn = performance.now();
   const element = view === "waiting" ? waitingView(state) : await distributionsView();
   if ((place().view ?? "groups") === view) {
     const top = main.firstElementChild?.scrollTop ?? 0;
@@ -126,7 +128,10 @@ async function look() {
     state = await ask("state");
     tellState();
     const { view } = place();
-    if (before === null || view || state.revision !== before.revision) await show();
+    const changed = before === null || state.revision !== before.revision;
+    // Ages pass in "waiting"; distributions are sums of up to 50,000 records.
+    const due = view === "waiting" || (view && performance.now() - drawn > (changed ? 2000 : 10000));
+    if (due || (changed && !view)) await show();
     failure = "";
   } catch (error) {
     failure = error.message;
