@@ -191,6 +191,9 @@ struct RingStat {
     std::string overflow_path;
     std::string ledger_dir;      // empty: it has no ledger
     std::uint64_t ledger_bytes;  // at most
+    // Of its files now; 0 too if the directory cannot be read by this process.
+    std::uint64_t ledger_files_bytes;
+    bool ledger_failed;  // its disk has failed: no later record is durable
     Durable durable;
     std::uint64_t object_bytes;    // virtual: most of it is holes
     std::uint64_t resident_bytes;  // reserved so far, with the objects of extras beside the ring

@@ -186,6 +186,10 @@ constexpr void each_field(const RingStat*, Visit&& visit) {
     visit(Field{"ledger", FieldUnit::none, detail::fact, &RingStat::ledger_dir});
     visit(Field{"ledger_bytes", FieldUnit::bytes, detail::fact, &RingStat::ledger_bytes,
                 "Bytes that the ring's ledger may take; 0: it has none"});
+    visit(Field{"ledger_files_bytes", FieldUnit::bytes, detail::gauge,
+                &RingStat::ledger_files_bytes, "Bytes of the ledger's files"});
+    visit(Field{"ledger_failed", FieldUnit::none, detail::gauge, &RingStat::ledger_failed,
+                "Whether the ledger's disk has failed, so that no later record is durable"});
     visit(Field{"durable", FieldUnit::none, detail::fact, &RingStat::durable});
     visit(Field{"object_bytes", FieldUnit::bytes, detail::fact, &RingStat::object_bytes,
                 "Bytes of the shared-memory object, most of them holes"});

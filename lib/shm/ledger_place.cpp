@@ -108,4 +108,21 @@ Result<LedgerPlan> read_ledger_place(int fd, std::uint64_t ring_id, const std::s
                                object));
 }
 
+// The names are of the format (docs/ledger.md), which extras/ledger writes.
+LedgerFiles look_at_ledger(const std::string& directory) {
+    LedgerFiles found;
+    if (directory.empty()) return found;
+    std::error_code wrong;
+    std::filesystem::directory_iterator at(directory, wrong);
+    while (!wrong && at != std::filesystem::directory_iterator()) {
+        std::error_code gone;
+        const auto ending = at->path().extension();
+        const std::uintmax_t bytes = at->file_size(gone);
+        if (!gone && (ending == ".ledger" || ending == ".index")) found.bytes += bytes;
+        at.increment(wrong);
+    }
+    found.failed = std::filesystem::exists(std::filesystem::path(directory) / "FAILED", wrong);
+    return found;
+}
+
 }  // namespace rollring

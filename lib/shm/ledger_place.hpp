@@ -26,4 +26,12 @@ struct LedgerPlan {
 [[nodiscard]] Result<LedgerPlan> read_ledger_place(int fd, std::uint64_t ring_id,
                                                    const std::string& object);
 
+struct LedgerFiles {
+    std::uint64_t bytes = 0;
+    bool failed = false;
+};
+
+// From outside, also while they are written. Nothing of a directory that cannot be read.
+[[nodiscard]] LedgerFiles look_at_ledger(const std::string& directory);
+
 }  // namespace rollring

@@ -5,6 +5,7 @@
 #include "checked_frame.hpp"
 #include "companion.hpp"
 #include "frames_by_read.hpp"
+#include "ledger_place.hpp"
 #include "overflow_file.hpp"
 #include "ring_map.hpp"
 #include "rollring/ring.hpp"
@@ -117,6 +118,9 @@ Result<RingStat> stat_ring(std::string_view name) {
         header.overflow_bytes == 0 ? 0 : OverflowFile::resident_bytes(stat.overflow_path);
     stat.ledger_dir = map->segment().ledger().directory;
     stat.ledger_bytes = map->segment().ledger().bytes;
+    const LedgerFiles files = look_at_ledger(stat.ledger_dir);
+    stat.ledger_files_bytes = files.bytes;
+    stat.ledger_failed = files.failed;
     stat.durable = map->segment().ledger().durable;
     stat.object_bytes = header.segment_bytes;
     stat.resident_bytes = map->segment().resident_bytes() + detail::companion_bytes(map->segment());

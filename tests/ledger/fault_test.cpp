@@ -195,6 +195,29 @@ TEST_CASE("ledger: a disk that fails at any call ends it, and what was durable s
     }
 }
 
+TEST_CASE("ledger: the stat of its ring has the bytes of its files, and its failure") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));
+    const auto look = [&] { return stat_ring(ring.name()).value(); };
+    CHECK(look().ledger_files_bytes == 0);
+    Producer producer = ring.producer();
+    {
+        const auto stash = open_stash(ring.name());
+        send(producer, "open", 0, 2);
+        read_all(*stash);
+        CHECK(look().ledger_files_bytes == look_at(folder.path()).file_bytes);
+        CHECK(look().ledger_files_bytes > 0);
+        CHECK_FALSE(look().ledger_failed);
+    }
+    const InUse<FailingDisk> disk(Call::sync, EIO, 0);
+    const auto stash = open_stash(ring.name());
+    send(producer, "open", 1, 2);
+    Batch batch;
+    while (stash->next(batch, Deadline::after_ms(20)) != NextBatch::closed) {
+    }
+    CHECK(look().ledger_failed);
+}
+
 TEST_CASE("ledger: a file system without direct writes is written through the page cache") {
     const InUse<BufferedDisk> disk;
     const LedgerFolder folder;
