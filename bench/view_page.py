@@ -42,8 +42,8 @@ new MutationObserver((_, observer) => {
 }).observe(document, { childList: true, subtree: true });
 """
 
-# Scrolls by pixels a frame, and answers with the time of each frame, and with the frames in which
-# the middle of the window had no tokens yet.
+# Scrolls by pixels a frame, to the end and back, and answers with the time of each frame, and with
+# the frames in which the middle of the window had no tokens yet.
 SCROLL = """
 const [pixels, frames, done] = arguments;
 const list = document.getElementById("tokens");
@@ -51,6 +51,7 @@ const box = list.getBoundingClientRect();
 list.scrollTop = 0;
 const times = [];
 let empty = 0;
+let step = pixels;
 let before;
 function frame(now) {
   if (before !== undefined) times.push(now - before);
@@ -59,7 +60,9 @@ function frame(now) {
   const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
   const block = there?.closest("[data-begin]");
   if (block && !block.childNodes.length) empty += 1;
-  list.scrollTop += pixels;
+  if (list.scrollTop + list.clientHeight >= list.scrollHeight - 1) step = -pixels;
+  else if (list.scrollTop === 0) step = pixels;
+  list.scrollTop += step;
   requestAnimationFrame(frame);
 }
 requestAnimationFrame(frame);
