@@ -51,6 +51,7 @@ CopyLines chosen() {
 }  // namespace
 
 void stream_copy(std::byte* to, ReadAhead::Source from, ReadAhead& ahead) {
+    if (from.empty()) return;  // and may have no address
     static const CopyLines copy_lines = chosen();
     const std::byte* at = from.data();
     const std::byte* const end = at + from.size();
