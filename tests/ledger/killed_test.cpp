@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <set>
+#include <string>
 
 #include "faulty_disk.hpp"
 #include "mortal_trainer.hpp"

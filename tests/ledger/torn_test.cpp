@@ -2,6 +2,8 @@
 // file has no index, and those behind it are not there.
 
 #include <algorithm>
+#include <compare>
+#include <cstdint>
 #include <filesystem>
 #include <random>
 #include <string>
