@@ -22,7 +22,7 @@ import tidy  # noqa: E402
 PLANTS = {
     "planted/new.cpp": "int planted() { return 1; }\n",
     "lib/planted/new.hpp": "#pragma once\n",
-    "bench/gather/new.cuh": "__device__ int planted();\n",
+    "bench/planted/new.cuh": "__device__ int planted();\n",
     "python/src/reaches_in.cpp": '#include <lib/shm/layout.hpp>\n#include "lane_reader.hpp"\n',
     "stash/reaches_extra.hpp": '#pragma once\n#include "rollring/extras/store.hpp"\n',
     "extras/store/reaches_in.cpp": '#include "ring_map.hpp"\n#include "journal.hpp"\n',
@@ -42,7 +42,7 @@ ADDED = {
 WANTED = (
     "planted:1: no folder of ARROWS",
     "lib/planted:1: no folder of ARROWS",
-    "bench/gather:1: no folder of ARROWS",
+    "bench/planted:1: no folder of ARROWS",
     "python/src/reaches_in.cpp:1: python/src may not include lib/shm",
     "python/src/reaches_in.cpp:2: python/src may not include lib/ring",
     "stash/reaches_extra.hpp:2: stash may not include include/rollring/extras/store.hpp, beyond",
