@@ -178,3 +178,24 @@ def test_weights_that_others_have_written_are_not_exchanged(ring: str) -> None:
         source.fill(5)
         trainer.send_weights()
         assert serves(client.engine.model, source)
+
+
+def test_a_witness_copies_no_whole_parameter() -> None:
+    """One that is not contiguous may have gigabytes, and the look is within the engine's pause."""
+    from rollring.integrations.vllm._witness import Witness
+
+    model = torch.nn.Module()
+    model.turned = torch.nn.Parameter(torch.arange(6000.0).reshape(30, 200).t())
+    model.empty = torch.nn.Parameter(torch.empty(0, 8))
+    model.scale = torch.nn.Parameter(torch.tensor(2.0))
+    witness = Witness(model, torch.device("cpu"), lambda: True)
+    assert witness._values().numel() == 4 * (30 + 1)
+    witness.take()
+    witness.refuse_others(1)
+    for parameter in (model.turned, model.scale):
+        before = parameter.detach().clone()
+        parameter.data += 1
+        with pytest.raises(rr.InvalidArgumentError, match="have changed since"):
+            witness.refuse_others(1)
+        parameter.data.copy_(before)
+    witness.refuse_others(1)

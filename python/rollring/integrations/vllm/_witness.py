@@ -8,8 +8,15 @@ import torch
 
 from ...errors import InvalidArgumentError
 
-PARAMETERS = 16  # that are looked at, as evenly spread as possible
+PARAMETERS = 16  # that are looked at, at least, as evenly spread as possible
 ELEMENTS = 64  # of each
+
+
+def _first(tensor: torch.Tensor) -> torch.Tensor:
+    """Some elements, without a copy of a tensor that is not contiguous."""
+    while tensor.dim() > 1:
+        tensor = tensor[0]
+    return tensor.reshape(-1)[:ELEMENTS].contiguous()
 
 
 class Witness:
@@ -29,11 +36,10 @@ class Witness:
         self._seen: torch.Tensor | None = None
 
     def _values(self) -> torch.Tensor:
-        all_of_them = list(self._model.parameters())
-        chosen = all_of_them[:: max(1, len(all_of_them) // PARAMETERS)]
+        filled = [one.detach() for one in self._model.parameters() if one.numel() > 0]
+        chosen = filled[:: max(1, len(filled) // PARAMETERS)]
         # Bytes: NaN differs from itself.
-        some = [one.detach().flatten()[:ELEMENTS].view(torch.uint8) for one in chosen]
-        return torch.cat(some)
+        return torch.cat([_first(one).view(torch.uint8) for one in chosen])
 
     def take(self) -> None:
         if self._is_needed():
