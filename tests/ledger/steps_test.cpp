@@ -5,7 +5,8 @@
 
 #include "mortal_trainer.hpp"
 #include "ring_map.hpp"
-#include "support/kill_at_store.hpp"
+#include "support/in_child.hpp"
+#include "support/store_trap.hpp"
 
 using namespace rollring;
 using namespace rollring::test;
@@ -24,7 +25,7 @@ RingOptions small(const std::filesystem::path& directory, Durable durable) {
 }
 
 // True: it was killed at that store.
-bool kill_stepped(Durable durable, int store) {
+bool is_killed(Durable durable, int store) {
     CAPTURE(store);
     const LedgerFolder folder;
     const TestRing ring(small(folder.path(), durable));
@@ -34,17 +35,16 @@ bool kill_stepped(Durable durable, int store) {
     const auto map = RingMap::attach(ring.name(), patience());
     REQUIRE(map.has_value());
     const Geometry& geometry = map->geometry();
-    const auto pages = map->segment().map(
-        geometry.reader_offset(), geometry.owners_offset() - geometry.reader_offset(), false);
-    REQUIRE(pages.has_value());
-    const pid_t pid = start_stepped([&] {
-        static_cast<void>(raise(SIGSTOP));
-        return MortalTrainer::run(ring.name(), words, 3, [] { static_cast<void>(raise(SIGSTOP)); });
+    const int status = in_child([&] {
+        return MortalTrainer::run(ring.name(), words, 3, [&] {
+            StoreTrap::arm(ring.name(), geometry.reader_offset(), geometry.owners_offset(), store);
+        });
     });
-    if (!kill_at_store_of_any(pid, {pages->data(), pages->bytes()}, store)) {
+    if (status == 0) {
         CHECK(words.settled == 2);
         return false;
     }
+    CHECK(status == 128 + SIGKILL);
     MortalTrainer::check_dead(folder.path(), words, MortalTrainer::durable(ring.name()));
     MortalTrainer::check_successor(ring.name(), folder.path(), words);
     return true;
@@ -53,8 +53,11 @@ bool kill_stepped(Durable durable, int store) {
 }  // namespace
 
 TEST_CASE("ledger: a trainer that is killed at any store into its ring loses and doubles nothing") {
-    int stores = 0;
-    while (kill_stepped(Durable::group, stores + 1)) stores++;
-    MESSAGE("killed at each of " << stores << " stores");
-    CHECK(stores > 30);
+    for (const Durable durable : {Durable::record, Durable::group}) {
+        CAPTURE(durable);
+        int stores = 0;
+        while (is_killed(durable, stores + 1)) stores++;
+        MESSAGE("killed at each of " << stores << " stores");
+        CHECK(stores > 100);
+    }
 }

@@ -164,6 +164,11 @@ TEST_CASE("ledger: of its last MiB, cut at many bytes, all whole records are giv
     TornLedger().cut(61, 499);
 }
 
+TEST_CASE("ledger: of its last MiB, cut at every seventh byte, all whole records are given" *
+          doctest::skip()) {
+    TornLedger().cut(7, 499);
+}
+
 TEST_CASE("ledger: of its last MiB, cut at every byte, all whole records are given, and as sent" *
           doctest::skip()) {
     TornLedger().cut(1, 1021);
