@@ -44,7 +44,7 @@ bool is_killed(Durable durable, int store) {
         CHECK(words.settled == 2);
         return false;
     }
-    CHECK(status == 128 + SIGKILL);
+    REQUIRE(status == 128 + SIGKILL);
     MortalTrainer::check_dead(folder.path(), words, MortalTrainer::durable(ring.name()));
     MortalTrainer::check_successor(ring.name(), folder.path(), words);
     return true;
