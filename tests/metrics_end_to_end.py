@@ -227,13 +227,6 @@ def alerts_ask_for_what_is_exported(folder, _):
     named = set(re.findall(r"rollring_\w+", alerts))
     known = {name for name, *_ in families()}
     assert len(named) > 10 and named <= known, named - known
-    if not shutil.which("promtool"):
-        print("alerts_ask_for_what_is_exported: the rules' own tests need promtool (prometheus)")
-    else:
-        rules = ROOT / "tests/alerts_test.yml"
-        done = subprocess.run(["promtool", "test", "rules", rules], capture_output=True, text=True,
-                              check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 if __name__ == "__main__":
