@@ -16,6 +16,7 @@ pytest.importorskip("trl")
 import trl_tiny
 from trl_tiny import StockWorker, Watched
 
+from transformers import TrainerCallback
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
 import rollring as rr
@@ -71,6 +72,36 @@ def test_the_same_losses_as_from_a_queue(ring: str, model: str, tmp_path: Path) 
     losses = trl_tiny.logs(again, *SEEN)
     assert len(losses) == 6 and len({loss for loss, *_ in losses}) == 6
     assert trl_tiny.logs(trainer, *SEEN) == losses  # bit for bit
+
+
+class Dashboard(TrainerCallback):
+    """One of ``report_to``."""
+
+    def __init__(self) -> None:
+        self.named: set[str] = set()
+
+    def on_log(self, args: Any, state: Any, control: Any, **said: Any) -> None:
+        self.named |= said["logs"].keys()
+
+
+def test_its_rollouts_are_logged(ring: str, model: str, tmp_path: Path) -> None:
+    worker = RingRolloutWorker(ring, advantages="carried")
+    seen = Watched(worker)
+    told: list[dict[str, float]] = []
+    dashboard = Dashboard()
+    worker.on_stash(
+        lambda stash: rr.log(stash, [trainer, lambda values, step: told.append(values)])
+    )
+    with producing((produce, ring, "env-0", list(range(5)))):
+        trainer = trl_tiny.grpo_trainer(model, worker, tmp_path, max_steps=2, max_staleness=99)
+        trainer.add_callback(dashboard)
+        trainer.train()
+    assert len(told) >= len(seen.groups) >= 2
+    for group, values in zip(seen.groups, told, strict=False):
+        rewards = [each["reward"] for each in members(group)]
+        assert values["rollring/reward/mean"] == pytest.approx(np.mean(rewards))
+        assert values["rollring/groups"] == 1
+    assert dashboard.named >= {"rollring/reward/mean", "rollring/staleness/mean"}
 
 
 def test_stale_samples_are_dropped_as_theirs(ring: str, model: str, tmp_path: Path) -> None:

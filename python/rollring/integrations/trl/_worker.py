@@ -7,7 +7,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from ...adapters import find_or_create
 from ...errors import BusyError, ClosedError, InvalidArgumentError, NoProgressError, TimedOutError
 from ...stat import stat_stash
 from .. import record_fields
+from ._buffer import Samples
 from ._callback import callback_of
 from ._ledger import Lease, Ledger
 from ._queue import PACKAGES, theirs_of
@@ -29,29 +30,6 @@ if TYPE_CHECKING:
     from ...options import GroupOptions
 
 _log = logging.getLogger("rollring")
-
-
-class _Samples:
-    """The side of a queue that a trainer uses: `RingRolloutWorker.rollout_buffer`."""
-
-    def __init__(self, worker: RingRolloutWorker) -> None:
-        self._worker = worker
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """The next sample, of whole groups. queue.Empty if none was complete in time."""
-        return self._worker._next_sample(timeout if block else 0)
-
-    def get_nowait(self) -> Any:
-        return self.get(False)
-
-    def qsize(self) -> int:
-        """Samples of groups that were taken from the ring, and of those that are complete in it, a
-        moment ago.
-        """
-        return self._worker._waiting()
-
-    def empty(self) -> bool:
-        return self.qsize() == 0
 
 
 class RingRolloutWorker:
@@ -126,7 +104,7 @@ class RingRolloutWorker:
                 f"{targets[0]}: the trainer makes batches, of groups one by one"
             )
         self.ring = ring
-        self.rollout_buffer = _Samples(self)
+        self.rollout_buffer = Samples(self)
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
         self._kind = kind
         self._carried = advantages == "carried"
@@ -146,6 +124,7 @@ class RingRolloutWorker:
             **options,
         }
         self._stash: Stash | None = None
+        self._on_stash: list[Callable[[Stash], object]] = []
         self._publisher: WeightPublisher | None = None
         self._over = False
         self._sample: type | None = None
@@ -227,6 +206,13 @@ class RingRolloutWorker:
         self._called_back = True
         return callback_of(self)
 
+    def on_stash(self, follow: Callable[[Stash], object]) -> None:
+        """Call a function with the ring's `Stash` once training has opened it, on the rank that
+        reads: ``worker.on_stash(lambda stash: rr.log(stash, trainer))``. Its batches have one group
+        each. Call it before training begins.
+        """
+        self._on_stash.append(follow)
+
     # --- inside
 
     def _adopt(self, version: int) -> None:
@@ -254,6 +240,8 @@ class RingRolloutWorker:
             self._sample = theirs_of(self._kind).RolloutSample
             find_or_create(self.ring, self._ring_options)
             self._stash = Stash(self.ring, **self._stash_options)
+            for follow in self._on_stash:
+                follow(self._stash)
         return self._stash
 
     def _commit(self, version: int) -> None:
