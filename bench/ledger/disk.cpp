@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <deque>
 #include <fstream>
 #include <memory>
 #include <new>
@@ -26,7 +27,8 @@ namespace {
 
 constexpr std::uint64_t disk_block = 4096;
 constexpr std::uint64_t large_page = std::uint64_t{2} << 20;
-constexpr std::uint64_t read_bytes = std::uint64_t{1} << 20;
+// As a restore reads.
+constexpr std::uint64_t read_bytes = std::uint64_t{16} << 20;
 
 struct FreeBlocks {
     void operator()(std::byte* memory) const {
@@ -35,11 +37,11 @@ struct FreeBlocks {
 };
 using Blocks = std::unique_ptr<std::byte[], FreeBlocks>;
 
-// Not zeros: some disks have a shorter way for them.
-Blocks random_blocks(std::uint64_t bytes, bool large_pages = false) {
+// Not zeros: some disks have a shorter way for them. In large pages, as a ledger's.
+Blocks random_blocks(std::uint64_t bytes) {
     const std::uint64_t whole = round_up(bytes, large_page);
     Blocks memory(static_cast<std::byte*>(::operator new(whole, std::align_val_t{large_page})));
-    if (large_pages) static_cast<void>(madvise(memory.get(), whole, MADV_HUGEPAGE));
+    static_cast<void>(madvise(memory.get(), whole, MADV_HUGEPAGE));
     std::minstd_rand random(1);
     for (std::uint64_t i = 0; i < bytes; i++) memory[i] = static_cast<std::byte>(random() >> 8);
     return memory;
@@ -80,26 +82,43 @@ void write_all(int fd, const std::byte* from, std::uint64_t bytes, std::uint64_t
     }
 }
 
+std::filesystem::path file_of(const std::filesystem::path& directory, std::uint64_t number) {
+    return directory / fmt::format("disk.{}", number);
+}
+
+void remove_file(const std::filesystem::path& directory, std::uint64_t number) {
+    std::filesystem::remove(file_of(directory, number));
+    const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY);
+    fsync(fd);
+    close(fd);
+}
+
 void write_files(Board& board, const std::filesystem::path& directory, const DiskWork& work) {
     const std::uint64_t chunk = std::max(disk_block, round_up(work.chunk_bytes, disk_block));
     const std::uint64_t of_file = std::max(work.file_bytes / chunk, std::uint64_t{1}) * chunk;
     const std::uint64_t chunks = std::max(work.bytes / chunk, std::uint64_t{1});
-    const Blocks memory = random_blocks(chunk, work.large_pages);
-    std::vector<File> files;
+    const Blocks memory = random_blocks(chunk);
+    std::deque<File> files;
     for (std::uint64_t at = 0; at < chunks * chunk; at += of_file) {
-        files.emplace_back(directory / fmt::format("disk.{}", files.size()),
-                           O_WRONLY | O_CREAT | O_TRUNC);
+        files.emplace_back(file_of(directory, files.size()), O_WRONLY | O_CREAT | O_TRUNC);
         if (fallocate(files.back().fd(), 0, 0, static_cast<off_t>(of_file)) != 0 &&
             errno != EOPNOTSUPP) {
             File::give_up("cannot reserve a file");
         }
         fsync(files.back().fd());
     }
+    std::uint64_t gone = 0;
     const std::int64_t began_ns = now_ns();
     for (std::uint64_t i = 0; i < chunks; i++) {
-        const int fd = files[i * chunk / of_file].fd();
+        const int fd = files[i * chunk / of_file - gone / of_file].fd();
         write_all(fd, memory.get(), chunk, i * chunk % of_file);
         if (fdatasync(fd) != 0) File::give_up("fdatasync");
+        const std::uint64_t written = (i + 1) * chunk;
+        if (work.kept_bytes == 0 || written < gone + work.kept_bytes) continue;
+        for (; gone + of_file <= written; gone += of_file) {
+            files.pop_front();
+            remove_file(directory, gone / of_file);
+        }
     }
     board.figures[0] = now_ns() - began_ns;
     board.figures[1] = static_cast<std::int64_t>(chunks * chunk);

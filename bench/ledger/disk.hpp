@@ -33,12 +33,12 @@ struct DiskWork {
     std::uint64_t bytes = 0;
     std::uint64_t chunk_bytes = 0;  // of one write, with an fdatasync behind it
     std::uint64_t file_bytes = 0;   // reserved before the clock starts
+    std::uint64_t kept_bytes = 0;   // each time that so many are written, their files go; 0: none
     bool realtime = false;          // under SCHED_RR
-    bool large_pages = false;       // of the memory that is written
 };
 // Bytes a second. 0: interrupted.
 double write_rate(const std::filesystem::path& directory, const DiskWork& work);
-// Of these files from their first byte to their last, 1 MiB a read. The page cache has none of
+// Of these files from their first byte to their last, 16 MiB a read. The page cache has none of
 // them beforehand, as far as the kernel lets go of it.
 double read_rate(const std::vector<std::filesystem::path>& files, bool realtime);
 void leave_page_cache(const std::vector<std::filesystem::path>& files);

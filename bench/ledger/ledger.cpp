@@ -63,7 +63,8 @@ class Length {
         return static_cast<std::uint64_t>(std::max(1L, std::lround(bytes)));
     }
     Trained run(const std::string& durable);
-    double disk(std::uint64_t chunk_bytes, bool large_pages = false);
+    // `removes`: files as old as those that a ledger removes.
+    double disk(std::uint64_t chunk_bytes, bool removes = false);
 
     const LedgerQuestion* options_;
     Cpus cpus_;
@@ -113,15 +114,15 @@ Trained Length::run(const std::string& durable) {
     return trained;
 }
 
-double Length::disk(std::uint64_t chunk_bytes, bool large_pages) {
+double Length::disk(std::uint64_t chunk_bytes, bool removes) {
     if (interrupted()) return 0;
     progress_->step("the disk alone");
     return write_rate(options_->directory,
                       {.bytes = static_cast<std::uint64_t>(latest_.written_bytes),
                        .chunk_bytes = chunk_bytes,
                        .file_bytes = file_bytes,
-                       .realtime = cpus_.realtime,
-                       .large_pages = large_pages});
+                       .kept_bytes = removes ? without_.ledger_bytes / checkpoints_of_bound : 0,
+                       .realtime = cpus_.realtime});
 }
 
 void Length::measure_round() {
@@ -140,16 +141,17 @@ void Length::measure_rates() {
         const double before = disk(write_bytes);
         const Trained trained = run(durable);
         const double after = disk(write_bytes);
+        const double bounded = disk(write_bytes, true);
         if (interrupted()) return;
         const double alone = (before + after) / 2;
         found.add(durable + "_tokens_per_s", trained.tokens_per_s);
         found.add(durable + "_of_without", trained.tokens_per_s);
         found.add(durable + "_of_disk", trained.written_per_s() / alone);
+        found.add(durable + "_of_bounded_disk", trained.written_per_s() / bounded);
         found.add(durable + "_write_kib", trained.write_bytes() / 1024);
         found.add(durable + "_disk_gb_per_s", alone / 1e9);
     }
     const double large = disk(large_chunk);
-    const double pinned = disk(large_chunk, true);
     const double again = run("").tokens_per_s;
     if (interrupted()) return;
     figures_.add("without_tokens_per_s", plain);
@@ -159,7 +161,6 @@ void Length::measure_rates() {
         figures_.add(name, is_share ? 2 * values[0] / (plain + again) : values[0]);
     }
     figures_.add("disk_16mib_gb_per_s", large / 1e9);
-    figures_.add("disk_16mib_large_pages_gb_per_s", pinned / 1e9);
     figures_.add("line_ns", line_ns(options_->common.choose_cpus()));
 }
 
@@ -258,7 +259,7 @@ void Length::append_to(Json& report) const {
 std::size_t runs_of(const LedgerQuestion& options) {
     std::size_t runs = 0;
     for (const std::string& part : options.parts) {
-        if (part == "rates") runs += 4 + 3 * options.durable.size();
+        if (part == "rates") runs += 3 + 4 * options.durable.size();
         if (part == "pushes") runs += 4;
         if (part == "restores") runs += 3;
         if (part == "peers") runs += 1 + store_peers().size();

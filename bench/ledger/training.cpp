@@ -14,8 +14,6 @@ namespace bench {
 namespace {
 
 constexpr std::int64_t patience_ms = 30'000;
-// A checkpoint comes after this share of the ledger's bound.
-constexpr std::uint64_t checkpoints_of_bound = 4;
 
 struct Written {
     std::int64_t bytes = 0;

@@ -13,6 +13,9 @@
 
 namespace bench {
 
+// A checkpoint comes after this share of the ledger's bound.
+inline constexpr std::uint64_t checkpoints_of_bound = 4;
+
 struct Training {
     std::uint64_t lane_bytes = 0;
     std::uint32_t batch_groups = 1;
