@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +27,9 @@ namespace rollring::ledger {
 // direct write pins page by page, which costs much of the disk's rate with small ones.
 class BlockBuffer {
   public:
+    BlockBuffer() = default;
+    // It begins with so many bytes. Only those in use take memory, and none are copied as it grows.
+    explicit BlockBuffer(std::uint64_t least) : least_(least) {}
     [[nodiscard]] std::byte* data() { return memory_.get(); }
     [[nodiscard]] std::uint64_t used() const { return used_; }
     [[nodiscard]] std::uint64_t size() const { return size_; }
@@ -33,7 +37,7 @@ class BlockBuffer {
     void clear() { used_ = 0; }
     // Room for that many more bytes, whose contents are not set.
     std::byte* grow(std::uint64_t bytes) {
-        if (used_ + bytes > size_) reserve(std::max(2 * size_, used_ + bytes));
+        if (used_ + bytes > size_) reserve(std::max({least_, 2 * size_, used_ + bytes}));
         std::byte* const at = memory_.get() + used_;
         used_ += bytes;
         return at;
@@ -64,6 +68,7 @@ class BlockBuffer {
         size_ = whole;
     }
     std::unique_ptr<std::byte[], Free> memory_;
+    std::uint64_t least_ = 0;
     std::uint64_t size_ = 0;
     std::uint64_t used_ = 0;
 };
@@ -75,6 +80,10 @@ struct Mark {
     std::uint64_t records;
 };
 
+// Of one write, unless an entry alone has more: as long as a disk needs for its full rate. Chunks
+// of one size take each other's memory, where the kernel would have to clear fresh memory for each.
+inline constexpr std::uint64_t chunk_bytes = std::uint64_t{8} << 20;
+
 struct Chunk {
     std::uint64_t segment = 0;
     std::uint64_t offset = 0;        // in its segment
@@ -83,12 +92,12 @@ struct Chunk {
     std::uint64_t remove_below = 0;  // segments without use once this chunk is on the disk
     std::uint64_t index_of = 0;      // a segment that ends before it, whose index is this
     std::vector<std::byte> index;
-    BlockBuffer buffer;
+    BlockBuffer buffer{chunk_bytes};
     std::vector<Mark> marks;  // one a lane
     bool closed = false;      // to further entries
 
-    [[nodiscard]] bool idle() const {
-        return buffer.used() == 0 && marks.empty() && remove_below == 0;
+    [[nodiscard]] bool is_full_with(std::uint64_t bytes) const {
+        return buffer.used() != 0 && in_blocks(buffer.used() + bytes) > chunk_bytes;
     }
 };
 

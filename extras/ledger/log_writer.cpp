@@ -16,7 +16,7 @@ namespace rollring::ledger {
 namespace {
 
 constexpr std::uint64_t behind_bytes_max = std::uint64_t{32} << 20;  // in memory
-// The buffers that wait for another chunk: the kernel would have to clear fresh memory for each.
+// The buffers that wait for another chunk.
 constexpr std::uint64_t spare_bytes_max = behind_bytes_max + (std::uint64_t{16} << 20);
 constexpr auto space_again = std::chrono::milliseconds(200);
 
@@ -120,11 +120,22 @@ Chunk& LogWriter::begin_segment(std::uint64_t bytes) {
     return chunk;
 }
 
+// No entry follows in it.
+void LogWriter::close(Chunk& chunk) {
+    chunk.closed = true;
+    chunk.buffer.pad();
+    segment_end_ = chunk.offset + chunk.buffer.used();
+}
+
 Chunk& LogWriter::open_chunk(std::uint64_t bytes) {
     if (!begun_) return begin_segment(bytes);
     const std::uint64_t end = segments_.back().bytes;
-    const bool open = !queue_.empty() && !queue_.back().closed &&
-                      queue_.back().segment == segments_.back().number;
+    bool open = !queue_.empty() && !queue_.back().closed &&
+                queue_.back().segment == segments_.back().number;
+    if (open && queue_.back().is_full_with(bytes)) {
+        close(queue_.back());
+        open = false;
+    }
     const std::uint64_t at =
         open ? queue_.back().offset + queue_.back().buffer.used() : segment_end_;
     if (at + bytes > end) return begin_segment(bytes);
@@ -153,9 +164,7 @@ Place LogWriter::append(EntryHeader header, std::span<const std::span<const std:
     if (!wanted_) return place;
     // The next entry goes elsewhere: it would be under way by the time that the thread has woken.
     wanted_ = false;
-    chunk.closed = true;
-    chunk.buffer.pad();
-    segment_end_ = chunk.offset + chunk.buffer.used();
+    close(chunk);
     held.unlock();
     work_.notify_one();
     return place;

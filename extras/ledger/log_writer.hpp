@@ -71,6 +71,7 @@ class LogWriter {
 
   private:
     Chunk& begin_segment(std::uint64_t bytes);
+    void close(Chunk& chunk);
     Chunk& open_chunk(std::uint64_t bytes);
     void take_spare(Chunk& chunk);
     [[nodiscard]] bool has_work();

@@ -1,8 +1,12 @@
 // A stash that waits for its ledger's disk: the work that goes on meanwhile, and the end of waits.
 
+#include <algorithm>
 #include <functional>
+#include <span>
+#include <string>
 #include <thread>
 
+#include "chunk.hpp"
 #include "faulty_disk.hpp"
 
 using namespace rollring;
@@ -25,11 +29,17 @@ class WaitingDisk : public ledger::Disk {
         }
         return Disk::sync(fd);
     }
+    int write(int fd, std::span<const std::byte> bytes, std::uint64_t offset) override {
+        longest_ = std::max(longest_.load(), bytes.size());
+        return Disk::write(fd, bytes, offset);
+    }
+    [[nodiscard]] std::size_t longest_write() const { return longest_; }
     [[nodiscard]] bool gave_up() const { return gave_up_; }
 
   private:
     std::function<bool()> may_go_;
     std::atomic<bool> gave_up_ = false;
+    std::atomic<std::size_t> longest_ = 0;
 };
 
 std::uint64_t delivered_of(const std::string& ring) {
@@ -59,6 +69,51 @@ TEST_CASE("ledger: the next batch is read while an acknowledgement waits for the
     CHECK(train_all(*stash) == Prompts{"second", "third"});
     const LedgerFolder left(folder.path());
     CHECK(look_at(left.path()).acked == 6);
+}
+
+TEST_CASE("ledger: what comes while the disk is busy goes there in writes of a bounded length") {
+    constexpr std::uint64_t tokens = 3 << 16;
+    const LedgerFolder folder;
+    RingOptions options = with_ledger(folder.path(), Durable::group, std::uint64_t{512} << 20);
+    options.lane_bytes = std::uint64_t{64} << 20;
+    options.spill_bytes = std::uint64_t{128} << 20;
+    const TestRing ring(options);
+    constexpr std::uint64_t records = 25;
+    InUse<WaitingDisk> disk([&] { return delivered_of(ring.name()) >= records; });
+    Producer producer = ring.producer();
+    for (std::uint32_t i = 0; i < records; i++) {
+        const Sent one{.prompt = std::to_string(i), .group_size = 2, .tokens = tokens + i};
+        REQUIRE_MESSAGE(send(producer, one) == Push::ok, producer.problem());
+    }
+    const auto sent = sent_into(ring.name());
+    read_all(*open_stash(ring.name()));
+    CHECK_FALSE(disk->gave_up());
+    CHECK(disk->longest_write() > ledger::chunk_bytes / 2);
+    CHECK(disk->longest_write() <= ledger::chunk_bytes);
+    const LedgerFolder left(folder.path());
+    const RestoredRing again(left.path(), {.ledger_dir = ""});
+    CHECK(sent_into(again.name()) == sent);
+}
+
+TEST_CASE("ledger: an entry that is longer than a chunk goes to the disk in one write") {
+    const LedgerFolder folder;
+    RingOptions options = with_ledger(folder.path(), Durable::group, std::uint64_t{512} << 20);
+    options.lane_bytes = std::uint64_t{64} << 20;
+    options.spill_bytes = std::uint64_t{128} << 20;
+    const TestRing ring(options);
+    InUse<WaitingDisk> disk([] { return true; });
+    Producer producer = ring.producer();
+    for (std::uint32_t i = 0; i < 3; i++) {
+        const std::uint64_t tokens = i == 1 ? 3 << 20 : 3;
+        const Sent one{.prompt = std::to_string(i), .group_size = 2, .tokens = tokens + i};
+        REQUIRE_MESSAGE(send(producer, one) == Push::ok, producer.problem());
+    }
+    const auto sent = sent_into(ring.name());
+    read_all(*open_stash(ring.name()));
+    CHECK(disk->longest_write() > ledger::chunk_bytes);
+    const LedgerFolder left(folder.path());
+    const RestoredRing again(left.path(), {.ledger_dir = ""});
+    CHECK(sent_into(again.name()) == sent);
 }
 
 TEST_CASE("ledger: a disk that hangs holds next() no longer than its deadline") {
