@@ -101,7 +101,7 @@ def test_its_rollouts_are_logged(ring: str, model: str, tmp_path: Path) -> None:
         rewards = [each["reward"] for each in members(group)]
         assert values["rollring/reward/mean"] == pytest.approx(np.mean(rewards))
         assert values["rollring/groups"] == 1
-    assert dashboard.named >= {"rollring/reward/mean", "rollring/staleness/mean"}
+    assert dashboard.named >= {"rollring/reward/mean", "rollring/length/mean"}
 
 
 def test_stale_samples_are_dropped_as_theirs(ring: str, model: str, tmp_path: Path) -> None:
