@@ -104,7 +104,7 @@ class RingRolloutWorker:
                 f"{targets[0]}: the trainer makes batches, of groups one by one"
             )
         self.ring = ring
-        self.rollout_buffer = Samples(self)
+        self.rollout_buffer = Samples(self._next_sample, self._waiting)
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue(4096)
         self._kind = kind
         self._carried = advantages == "carried"
