@@ -28,7 +28,7 @@ namespace rollring::ledger {
 class BlockBuffer {
   public:
     BlockBuffer() = default;
-    // It begins with so many bytes. Only those in use take memory, and none are copied as it grows.
+    // It begins with `least` bytes. Only those in use take memory, and none are copied up to there.
     explicit BlockBuffer(std::uint64_t least) : least_(least) {}
     [[nodiscard]] std::byte* data() { return memory_.get(); }
     [[nodiscard]] std::uint64_t used() const { return used_; }
