@@ -49,6 +49,9 @@ struct ParkedRollout::Impl {
     std::optional<LifeLock> lock;  // none: it is done, or was given back
     bool is_done = false;
     MakerProcess maker = {};
+
+    // Of the file that this process has.
+    [[nodiscard]] std::uint64_t own_bytes() const { return lock ? contents.file_bytes : 0; }
 };
 
 ParkedRollout::ParkedRollout(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -153,7 +156,10 @@ Result<void> Parking::park(const Draft& draft, std::span<const std::byte> state,
                         encoder.problem().empty() ? "a column has no data" : encoder.problem()));
     }
     ledger::remove_unfinished(impl_->ledger_dir);
-    if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes, encoder.bytes() + state.size())) {
+    // The place that the old file had is its successor's, whatever others have parked meanwhile.
+    const std::uint64_t own = replaces != nullptr ? replaces->impl_->own_bytes() : 0;
+    if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes + own,
+                        encoder.bytes() + state.size())) {
         return refused(
             Errc::store_full,
             fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -86,12 +86,12 @@ class ParkedRollout:
             self._over = "given back"
             self._core.give_back()
 
-    def replaced(self) -> None:
-        """`Producer.park` has parked its successor."""
+    def replaced_by(self, park: Callable[[_core.ParkedRollout], None]) -> None:
+        """`Producer.park` parks its successor, and it is done."""
         if self._over == "given back":
             raise NotLeasedError("this parked rollout was given back", "not_leased")
+        park(self._core)
         self._over = "done"
-        self._core.done()
 
     def __enter__(self) -> Self:
         return self
@@ -114,9 +114,18 @@ class ParkingPlace:
         self._guard = threading.Lock()
         self._waiting: list[tuple[int, _core.ParkedRollout]] = []
 
-    def park(self, instance_id: str, state: Buffer, fields: Mapping[str, object]) -> None:
+    def park(
+        self,
+        instance_id: str,
+        state: Buffer,
+        fields: Mapping[str, object],
+        replaces: ParkedRollout | None,
+    ) -> None:
         self.remove_durable()
-        self._core.park(instance_id, fields, state)
+        if replaces is None:
+            self._core.park(instance_id, fields, state, None)
+        else:
+            replaces.replaced_by(lambda old: self._core.park(instance_id, fields, state, old))
 
     def take(self, source_id: int | None) -> ParkedRollout | None:
         self.remove_durable()

@@ -282,7 +282,8 @@ class Producer:
         Args:
             instance_id: As in `push`.
             state: Of the environment, for the worker that goes on.
-            replaces: The rollout that it goes on with, which is done.
+            replaces: The rollout that it goes on with, which is done. As many bytes as its file has
+                are free for it, whatever others have parked meanwhile.
             **fields: Those that are known already, as in `push`.
 
         Raises:
@@ -290,11 +291,10 @@ class Producer:
             BadRecordError: It breaks the schema; the text names the field.
             StoreFullError: The parked rollouts that no process has would fill more than a quarter
                 of the ring's `ledger_bytes`. Nothing was parked.
+            NotLeasedError: ``replaces`` was given back. Nothing was parked.
             RollringError: The disk refused, or is full. Nothing was parked.
         """
-        self._place().park(instance_id, state, fields)
-        if replaces is not None:
-            replaces.replaced()
+        self._place().park(instance_id, state, fields, replaces)
 
     def take_parked(self, *, source_id: int | None = None) -> ParkedRollout | None:
         """Take up the rollout that was parked first, of those that no other process has.

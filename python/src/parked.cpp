@@ -36,6 +36,11 @@ class PyParkedRollout {
     std::int64_t parked_ns() {
         return rollout_->in_turn([](ParkedRollout& one) { return one.parked_ns(); });
     }
+    // Parks a rollout that replaces it.
+    template <class Park>
+    void replaced_by(Park park) {
+        with_files(*rollout_, park);
+    }
     void done() {
         with_files(*rollout_, [](ParkedRollout& one) { return one.done(); });
     }
@@ -53,10 +58,16 @@ class PyParking {
   public:
     explicit PyParking(const std::string& ring) : parking_(open(ring)) {}
 
-    void park(nb::handle instance_id, nb::dict fields, nb::handle state) {
+    void park(nb::handle instance_id, nb::dict fields, nb::handle state,
+              PyParkedRollout* replaces) {
         const Given given(*schema_, instance_id, fields);
         given.check_versions();
         const Bytes bytes(state);
+        if (replaces != nullptr) {
+            replaces->replaced_by(
+                [&](ParkedRollout& old) { return parking_.park(given.draft, bytes.get(), &old); });
+            return;
+        }
         auto parked = [&] {
             const Released released;
             return parking_.park(given.draft, bytes.get());
@@ -127,7 +138,7 @@ void bind_parked(nb::module_& module) {
         .def("give_back", &PyParkedRollout::give_back);
     nb::class_<PyParking>(module, "Parking")
         .def(nb::init<const std::string&>())
-        .def("park", &PyParking::park)
+        .def("park", &PyParking::park, nb::arg(), nb::arg(), nb::arg(), nb::arg().none())
         .def("take", &PyParking::take, nb::arg("source_id").none());
     module.def("parked_list", &parked_list);
 }

@@ -140,6 +140,30 @@ TEST_CASE("parked: more than a quarter of the ledger's bytes is refused, but for
     CHECK(listed(folder.path()).rollouts.size() == 5);
 }
 
+TEST_CASE("parked: a taken rollout is parked anew, although others have filled its place") {
+    const LedgerFolder folder;
+    const TestRing ring(with_ledger(folder.path()));  // of 64 MiB
+    Parking parking = open_parking(ring.name());
+    const std::vector<std::byte> state(5 * mib);
+    for (std::uint32_t i = 0; i < 3; i++) {
+        REQUIRE(parking.park(Partial(i).draft(), state).has_value());
+    }
+    auto taken = parking.take();
+    REQUIRE(taken.has_value());
+    REQUIRE(taken->has_value());
+    REQUIRE(parking.park(Partial(3).draft(), state).has_value());
+    const std::vector<std::byte> longer(8 * mib);
+    const auto grown = parking.park(Partial(0).draft(), longer, &**taken);
+    REQUIRE_FALSE(grown.has_value());
+    CHECK(grown.error().code == Errc::store_full);
+    CHECK(listed(folder.path()).rollouts.size() == 4);
+    const auto again = parking.park(Partial(0).draft(), state, &**taken);
+    REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().to_string()));
+    CHECK(listed(folder.path()).rollouts.size() == 4);
+    // That place went with the old file.
+    CHECK(parking.park(Partial(5).draft(), state, &**taken).error().code == Errc::store_full);
+}
+
 TEST_CASE("parked: a file that is cut short anywhere is named, and not taken") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));

@@ -42,6 +42,7 @@ def make(name: str, directory: Path) -> None:
         lane_bytes="1MiB",
         spill_bytes="1MiB",
         ledger=directory,
+        ledger_bytes="64MiB",
         columns={"entropy": rr.Column("f32")},
     )
 
@@ -187,6 +188,37 @@ def test_the_versions_come_back_as_a_push_takes_them(
         again = producer.take_parked()
         assert again is not None
         assert {key: again.fields[key] for key in shown} == shown
+
+
+def test_a_taken_rollout_is_parked_anew_although_others_have_filled_its_place(
+    kept: tuple[str, Path],
+) -> None:
+    name, _ = kept
+    state = bytes(15 << 20)  # of the 16 MiB that the ledger has for parked ones
+    fields: dict[str, Any] = {"token_ids": [1, 2], "n_prompt": 1}
+    with rr.Producer(name) as producer, rr.Producer(name) as other:
+        producer.park("a", state=state, **fields)
+        rollout = producer.take_parked()
+        assert rollout is not None
+        other.park("b", state=state, **fields)
+        with pytest.raises(rr.errors.StoreFullError):
+            producer.park("a", state=state, **fields)
+        producer.park("a", state=state, replaces=rollout, **fields)
+        rollout.give_back()  # has no effect
+        taken = [other.take_parked() for _ in range(3)]
+        assert [one and one.instance_id for one in taken] == ["b", "a", None]
+
+
+def test_a_rollout_that_was_given_back_is_not_replaced(kept: tuple[str, Path]) -> None:
+    name, directory = kept
+    with rr.Producer(name) as producer:
+        producer.park("a", **PARTIAL)
+        rollout = producer.take_parked()
+        assert rollout is not None
+        rollout.give_back()
+        with pytest.raises(rr.errors.NotLeasedError, match="given back"):
+            producer.park("b", replaces=rollout, **PARTIAL)
+        assert len(rr.extras.list_parked(directory).rollouts) == 1
 
 
 def test_wrong_calls_are_named(kept: tuple[str, Path], ring: str) -> None:
