@@ -88,9 +88,7 @@ std::filesystem::path file_of(const std::filesystem::path& directory, std::uint6
 
 void remove_file(const std::filesystem::path& directory, std::uint64_t number) {
     std::filesystem::remove(file_of(directory, number));
-    const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY);
-    fsync(fd);
-    close(fd);
+    fsync(File(directory, O_RDONLY | O_DIRECTORY).fd());
 }
 
 void write_files(Board& board, const std::filesystem::path& directory, const DiskWork& work) {
