@@ -177,7 +177,7 @@ std::vector<Run> GpuDifference::runs(std::size_t begin, std::size_t end) const {
 }
 
 std::vector<Run> GpuDifference::launches(std::size_t part) const {
-    const std::vector<Run> all = runs(part, part + 1);
+    std::vector<Run> all = runs(part, part + 1);
     if (tuning_.share < 1) return cut(all, tuning_.burst_tiles);
     if (bytes_[part] <= tuning_.launch_bytes) return all;
     std::uint64_t tiles = 0;

@@ -249,7 +249,7 @@ Result<void> gather(const Sequences& batch, const Schema& schema,
     const auto plans = gathering::plan_columns(batch, schema, columns, layout, *placement);
     if (!plans) return std::unexpected(plans.error());
     gathering::HostGather all(*plans, placement->sequences.size());
-    const auto checked = all.check(gathering::Ahead(batch, *placement, *plans));
+    auto checked = all.check(gathering::Ahead(batch, *placement, *plans));
     if (!checked) return checked;
     return all.run(threads);
 }

@@ -105,6 +105,16 @@ void check_table(const std::filesystem::path& root) {
 constexpr int rounds_default = 4;
 constexpr int strikes_min = 20;  // of each named point
 
+void print_totals(std::uint64_t runs, Totals& totals) {
+    fmt::print("points={} runs={} syncs={} resent={} poisoned={} kept_old={} expelled={}\n",
+               points.size(), runs, totals.syncs, totals.resent, totals.poisoned, totals.kept_old,
+               totals.expelled);
+    fmt::print("told: timed_out={} peer_gone={} expelled={} aborted={} rejected={} busy={}\n",
+               totals.told[Errc::timed_out], totals.told[Errc::peer_gone],
+               totals.told[Errc::expelled], totals.told[Errc::aborted], totals.told[Errc::rejected],
+               totals.told[Errc::busy]);
+}
+
 int run_all(const std::vector<std::string>& arguments) {
     check_table(arguments.at(0));
     const auto only = std::ranges::find(arguments, "--only");
@@ -161,13 +171,7 @@ int run_all(const std::vector<std::string>& arguments) {
                    struck["kill"], struck["stop"], struck["exit"]);
         static_cast<void>(std::fflush(stdout));
     }
-    fmt::print("points={} runs={} syncs={} resent={} poisoned={} kept_old={} expelled={}\n",
-               points.size(), runs, totals.syncs, totals.resent, totals.poisoned, totals.kept_old,
-               totals.expelled);
-    fmt::print("told: timed_out={} peer_gone={} expelled={} aborted={} rejected={} busy={}\n",
-               totals.told[Errc::timed_out], totals.told[Errc::peer_gone],
-               totals.told[Errc::expelled], totals.told[Errc::aborted], totals.told[Errc::rejected],
-               totals.told[Errc::busy]);
+    print_totals(runs, totals);
     require(runs > 0, "no such point");
     const bool all = only == arguments.end() && action_only == arguments.end();
     for (const auto& [point, count] : strikes) {

@@ -69,9 +69,9 @@ class Reader {
                         cuda::make_plan(gpu(), jobs(), {.waves = waves, .launch_bytes = launch}));
                     const double ms = clock_.median(
                         [&](CUstream stream) { need(plan->unpack(from.data, {stream})); });
-                    print(from.name, "unpack", launch, waves, ms / copy_ms, ms);
-                    print(from.name, "compare", launch, waves, compare_ms(from.data, launch, waves),
-                          copy_ms);
+                    const Case one{.from = from.name, .launch = launch, .waves = waves};
+                    print(one, "unpack", ms, copy_ms);
+                    print(one, "compare", compare_ms(from.data, launch, waves), copy_ms);
                 }
             }
         }
@@ -80,6 +80,7 @@ class Reader {
   private:
     [[nodiscard]] std::vector<CopyJob> jobs() const {
         std::vector<CopyJob> made;
+        made.reserve(tensors_);
         for (std::uint64_t i = 0; i < tensors_; i++) {
             made.push_back({.tensor = to_.data() + i * each_,
                             .elements = each_ / 2,
@@ -106,15 +107,17 @@ class Reader {
         std::ranges::sort(times);
         return times.at(times.size() / 2);
     }
-    static void print(const char* from, const char* what, std::uint64_t launch, unsigned waves,
-                      double first, double second) {
-        const bool unpack = std::string_view(what) == "unpack";
-        const double ms = unpack ? second : first;
-        const double of_copy = unpack ? first : first / second;
+    struct Case {
+        const char* from;
+        std::uint64_t launch;
+        unsigned waves;
+    };
+    static void print(const Case& one, const char* what, double ms, double copy_ms) {
         fmt::print(
             "{{\"memory\": \"{}\", \"what\": \"{}\", \"launch_mib\": {}, \"waves\": {}, \"ms\": "
             "{:.3f}, \"of_copy\": {:.3f}}}\n",
-            from, what, launch == without_end ? 0 : launch / mib, waves, ms, of_copy);
+            one.from, what, one.launch == without_end ? 0 : one.launch / mib, one.waves, ms,
+            ms / copy_ms);
         static_cast<void>(std::fflush(stdout));
     }
 

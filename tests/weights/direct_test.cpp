@@ -75,6 +75,7 @@ TEST_CASE("tensors of any shape in many allocations arrive, also as views of par
             trainer.add("t" + std::to_string(i), dtype, shape);
             engine.add("t" + std::to_string(i), dtype, shape);
         }
+        constexpr std::size_t half_elements = std::size_t{9} * 14;
         // In halves of its rows, and with its columns in the other order.
         Tensors cut;
         cut.add("half", dtype_bf16, {9, 14});
@@ -82,7 +83,7 @@ TEST_CASE("tensors of any shape in many allocations arrive, also as views of par
         trainer.add("viewed", dtype_bf16, {18, 14});
         WeightTensor half = cut.list()[0];
         half.name = "viewed";
-        half.view = TensorView{.offset = 9 * 14};
+        half.view = TensorView{.offset = half_elements};
         WeightTensor turned = cut.list()[1];
         turned.name = "viewed";
         turned.view = TensorView{.offset = 0, .strides = {1, 14}};
@@ -111,7 +112,7 @@ TEST_CASE("tensors of any shape in many allocations arrive, also as views of par
             const auto* sent = static_cast<const std::uint16_t*>(trainer.list.back().data);
             const auto* half_of = reinterpret_cast<const std::uint16_t*>(half.data);
             const auto* turned_of = reinterpret_cast<const std::uint16_t*>(turned.data);
-            bool same = std::equal(half_of, half_of + 9 * 14, sent + 9 * 14);
+            bool same = std::equal(half_of, half_of + half_elements, sent + half_elements);
             for (std::size_t i = 0; i < std::size_t{14} * 18; i++) {
                 same = same && turned_of[i] == sent[i % 18 * 14 + i / 18];
             }
