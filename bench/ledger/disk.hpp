@@ -33,7 +33,7 @@ struct DiskWork {
     std::uint64_t bytes = 0;
     std::uint64_t chunk_bytes = 0;  // of one write, with an fdatasync behind it
     std::uint64_t file_bytes = 0;   // reserved before the clock starts
-    std::uint64_t kept_bytes = 0;   // each time that so many are written, their files go; 0: none
+    std::uint64_t kept_bytes = 0;   // files are removed once they have them; 0: never
     bool realtime = false;          // under SCHED_RR
 };
 // Bytes a second. 0: interrupted.

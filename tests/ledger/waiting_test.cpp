@@ -71,7 +71,7 @@ TEST_CASE("ledger: the next batch is read while an acknowledgement waits for the
     CHECK(look_at(left.path()).acked == 6);
 }
 
-TEST_CASE("ledger: what comes while the disk is busy goes there in writes of a bounded length") {
+TEST_CASE("ledger: records that wait for a busy disk go there in writes of a bounded length") {
     constexpr std::uint64_t tokens = 3 << 16;
     const LedgerFolder folder;
     RingOptions options = with_ledger(folder.path(), Durable::group, std::uint64_t{512} << 20);
