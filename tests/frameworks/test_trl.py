@@ -104,6 +104,17 @@ def test_its_rollouts_are_logged(ring: str, model: str, tmp_path: Path) -> None:
     assert dashboard.named >= {"rollring/reward/mean", "rollring/length/mean"}
 
 
+def test_a_stash_that_is_open_is_followed_at_once(ring: str) -> None:
+    worker = RingRolloutWorker(ring)
+    seen: list[rr.Stash] = []
+    worker.on_stash(seen.append)
+    assert seen == []
+    worker.start()
+    worker.on_stash(seen.append)
+    worker.stop()
+    assert len(seen) == 2 and seen[0] is seen[1]
+
+
 def test_stale_samples_are_dropped_as_theirs(ring: str, model: str, tmp_path: Path) -> None:
     versions = [9, 9, 1, 9, 2, 1, 9, 9, 9]  # 9 is never stale, and at version v all below v - 1 are
     keys = ("loss", "sample/dropped_stale_total", "sample/staleness_max")

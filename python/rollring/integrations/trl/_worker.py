@@ -209,9 +209,11 @@ class RingRolloutWorker:
     def on_stash(self, follow: Callable[[Stash], object]) -> None:
         """Call a function with the ring's `Stash` once training has opened it, on the rank that
         reads: ``worker.on_stash(lambda stash: rr.log(stash, trainer))``. Its batches have one group
-        each. Call it before training begins.
+        each. At once, if it is open already.
         """
         self._on_stash.append(follow)
+        if self._stash is not None:
+            follow(self._stash)
 
     # --- inside
 
