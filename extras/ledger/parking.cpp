@@ -50,8 +50,11 @@ struct ParkedRollout::Impl {
     bool is_done = false;
     MakerProcess maker = {};
 
-    // Of the file that this process has.
-    [[nodiscard]] std::uint64_t own_bytes() const { return lock ? contents.file_bytes : 0; }
+    // Of the file that this process has, if that is one of this ledger.
+    [[nodiscard]] std::uint64_t own_bytes(const std::filesystem::path& ledger_dir) const {
+        const bool ours = lock && path.parent_path() == ledger::parked_folder(ledger_dir);
+        return ours ? contents.file_bytes : 0;
+    }
 };
 
 ParkedRollout::ParkedRollout(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -156,18 +159,18 @@ Result<void> Parking::park(const Draft& draft, std::span<const std::byte> state,
                         encoder.problem().empty() ? "a column has no data" : encoder.problem()));
     }
     ledger::remove_unfinished(impl_->ledger_dir);
-    // The place that the old file had is its successor's, whatever others have parked meanwhile.
-    const std::uint64_t own = replaces != nullptr ? replaces->impl_->own_bytes() : 0;
-    if (ledger::exceeds(impl_->ledger_dir, impl_->most_bytes + own,
-                        encoder.bytes() + state.size())) {
+    // The place of the old file is its successor's, even if others have filled the bound since.
+    const std::uint64_t bytes = encoder.bytes() + state.size();
+    const std::uint64_t own =
+        replaces != nullptr ? replaces->impl_->own_bytes(impl_->ledger_dir) : 0;
+    if (bytes > own && ledger::exceeds(impl_->ledger_dir, impl_->most_bytes, bytes - own)) {
         return refused(
             Errc::store_full,
             fmt::format("the rollout of {} was not parked: those in {} may fill {}, a "
                         "quarter of the ring's ledger_bytes ('rollring ledger {}' counts "
                         "them). Take some up, remove damaged ones, or create the ring "
                         "with more",
-                        human_bytes(encoder.bytes() + state.size()),
-                        ledger::parked_folder(impl_->ledger_dir).string(),
+                        human_bytes(bytes), ledger::parked_folder(impl_->ledger_dir).string(),
                         human_bytes(impl_->most_bytes), impl_->ledger_dir.string()));
     }
     const std::int64_t version = impl_->present_version();

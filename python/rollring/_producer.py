@@ -282,8 +282,8 @@ class Producer:
         Args:
             instance_id: As in `push`.
             state: Of the environment, for the worker that goes on.
-            replaces: The rollout that it goes on with, which is done. As many bytes as its file has
-                are free for it, whatever others have parked meanwhile.
+            replaces: The rollout that it goes on with, which is done. Only bytes beyond those of
+                its file count for `StoreFullError`.
             **fields: Those that are known already, as in `push`.
 
         Raises:

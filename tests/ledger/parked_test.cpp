@@ -21,6 +21,13 @@ bool is_named(Parking& parking, const std::filesystem::path& directory) {
     return true;
 }
 
+// Another one with as long a state has no room in a ledger of 64 MiB.
+void park_three(Parking& parking, std::span<const std::byte> state) {
+    for (std::uint32_t i = 0; i < 3; i++) {
+        REQUIRE(parking.park(Partial(i).draft(), state).has_value());
+    }
+}
+
 }  // namespace
 
 TEST_CASE("parked: a rollout comes back with all of its bytes, the first one first") {
@@ -122,9 +129,7 @@ TEST_CASE("parked: more than a quarter of the ledger's bytes is refused, but for
     const TestRing ring(with_ledger(folder.path()));  // of 64 MiB
     Parking parking = open_parking(ring.name());
     const std::vector<std::byte> state(5 * mib);
-    for (std::uint32_t i = 0; i < 3; i++) {
-        REQUIRE(parking.park(Partial(i).draft(), state).has_value());
-    }
+    park_three(parking, state);
     const auto full = parking.park(Partial(3).draft(), state);
     REQUIRE_FALSE(full.has_value());
     CHECK(full.error().code == Errc::store_full);
@@ -140,28 +145,50 @@ TEST_CASE("parked: more than a quarter of the ledger's bytes is refused, but for
     CHECK(listed(folder.path()).rollouts.size() == 5);
 }
 
-TEST_CASE("parked: a taken rollout is parked anew, although others have filled its place") {
+TEST_CASE("parked: taken rollouts are parked anew, although others have filled their places") {
     const LedgerFolder folder;
     const TestRing ring(with_ledger(folder.path()));  // of 64 MiB
     Parking parking = open_parking(ring.name());
     const std::vector<std::byte> state(5 * mib);
-    for (std::uint32_t i = 0; i < 3; i++) {
-        REQUIRE(parking.park(Partial(i).draft(), state).has_value());
+    park_three(parking, state);
+    std::vector<ParkedRollout> taken;
+    for (std::uint32_t i = 0; i < 2; i++) {
+        auto one = parking.take();
+        REQUIRE(one.has_value());
+        REQUIRE(one->has_value());
+        taken.push_back(std::move(**one));
+        REQUIRE(parking.park(Partial(3 + i).draft(), state).has_value());
     }
-    auto taken = parking.take();
-    REQUIRE(taken.has_value());
-    REQUIRE(taken->has_value());
-    REQUIRE(parking.park(Partial(3).draft(), state).has_value());
     const std::vector<std::byte> longer(8 * mib);
-    const auto grown = parking.park(Partial(0).draft(), longer, &**taken);
+    const auto grown = parking.park(Partial(0).draft(), longer, taken.data());
     REQUIRE_FALSE(grown.has_value());
     CHECK(grown.error().code == Errc::store_full);
-    CHECK(listed(folder.path()).rollouts.size() == 4);
-    const auto again = parking.park(Partial(0).draft(), state, &**taken);
-    REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().to_string()));
-    CHECK(listed(folder.path()).rollouts.size() == 4);
-    // That place went with the old file.
-    CHECK(parking.park(Partial(5).draft(), state, &**taken).error().code == Errc::store_full);
+    CHECK(listed(folder.path()).rollouts.size() == 5);
+    for (std::uint32_t i = 0; i < 2; i++) {
+        const auto again = parking.park(Partial(i).draft(), state, &taken[i]);
+        REQUIRE_MESSAGE(again.has_value(), (again ? "" : again.error().to_string()));
+    }
+    CHECK(listed(folder.path()).rollouts.size() == 5);
+    // Those places went with the old files.
+    CHECK(parking.park(Partial(5).draft(), state, taken.data()).error().code == Errc::store_full);
+}
+
+TEST_CASE("parked: a rollout of another ledger has no place that its successor could take") {
+    const LedgerFolder folder;
+    const LedgerFolder elsewhere;
+    const TestRing ring(with_ledger(folder.path()));  // of 64 MiB
+    const TestRing other(with_ledger(elsewhere.path()));
+    Parking parking = open_parking(ring.name());
+    Parking there = open_parking(other.name());
+    const std::vector<std::byte> state(5 * mib);
+    park_three(parking, state);
+    REQUIRE(there.park(Partial(0).draft(), state).has_value());
+    auto taken = there.take();
+    REQUIRE(taken.has_value());
+    REQUIRE(taken->has_value());
+    const auto full = parking.park(Partial(4).draft(), state, &**taken);
+    REQUIRE_FALSE(full.has_value());
+    CHECK(full.error().code == Errc::store_full);
 }
 
 TEST_CASE("parked: a file that is cut short anywhere is named, and not taken") {

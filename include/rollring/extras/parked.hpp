@@ -97,8 +97,8 @@ class ROLLRING_API Parking {
 
     // Writes the draft and the state to the disk, whatever the ring's Durable is. It has all
     // columns that a record needs; one that names no policy version gets the ring's, as by a push.
-    // `replaces`: is done once the new file is on the disk, which may fill as much as its file did,
-    // whatever others have parked meanwhile.
+    // `replaces`: is done once the new file is on the disk. Only bytes beyond those of its own
+    // file, if that lies in this ledger, count for store_full.
     // Errors: bad_record; store_full: the rollouts that no process has would fill more than a
     // quarter of the ring's ledger_bytes; system and permission_denied: the disk refused or is
     // full. Nothing was parked then. forked, not_leased: of `replaces`, whose successor is parked.
