@@ -22,7 +22,8 @@ constexpr std::uint64_t bytes_per_thread = std::uint64_t{1} << 20;  // beginning
 constexpr unsigned threads_max = 16;
 
 unsigned threads_for(std::uint64_t bytes, std::uint32_t asked) {
-    const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+    // Asked once: the C library opens a file for it.
+    static const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
     const unsigned most = asked > 0 ? asked : std::min(cores, threads_max);
     return static_cast<unsigned>(std::clamp<std::uint64_t>(bytes / bytes_per_thread, 1, most));
 }

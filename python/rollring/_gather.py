@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from . import _core
 from ._arrays import NUMPY_DTYPES, dtype_name, torch_dtype
 from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from . import _core
     from ._arrays import Array
 
 _FORMS = {"packed": 0, "padded": 1, "per_sequence": 2}
@@ -52,6 +53,21 @@ def layout_of(
             raise InvalidArgumentError("order has an index below 0 or beyond the batch")
         indices = asked.astype(np.uint32).tobytes()
     return Layout(_FORMS[form], _PARTS[part], indices, side == "left", length, multiple_of)
+
+
+PACKED = layout_of()
+
+
+class Asked(NamedTuple):
+    """A `GatherColumn`, made in a tenth of the time."""
+
+    column: str
+    dtype: object = None
+    missing: float | None = None
+    pad: float = 0
+    shift: int = 0
+    beyond: float = 0
+    out: Any = None
 
 
 @dataclass(frozen=True)
@@ -115,15 +131,12 @@ def _holds(dtype: object, name: str) -> bool:
 
 class _Target:
     """The array that a gather writes: a new numpy array, or the caller's array or tensor. The
-    library reads dtype, address and nbytes, by these names."""
+    library reads out, dtype, address and nbytes, by these names."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, out: Any) -> None:
+    def __init__(self, out: Any, dtype: str, shape: tuple[int, ...]) -> None:
+        self.out = np.empty(shape, NUMPY_DTYPES[dtype]) if out is None else out
         self.dtype = dtype
-        if out is None:  # nothing to check
-            self.out = np.empty(shape, NUMPY_DTYPES[dtype])
-            self.address, self.nbytes = self.out.ctypes.data, self.out.nbytes
-            return
-        self.out = out
+        out = self.out
         if _is_tensor(out):
             if out.device.type != "cpu":
                 raise TypeError(f"out is on {out.device}: pass a tensor in (pinned) host memory")
@@ -149,7 +162,7 @@ class _Target:
 class _GpuTarget:
     """The same on a GPU: a new tensor, or the caller's."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str, out: Any, gpu: int) -> None:
+    def __init__(self, out: Any, dtype: str, shape: tuple[int, ...], gpu: int) -> None:
         wanted = torch_dtype(dtype)
         if out is None:
             out = _new_tensor(shape, dtype, f"cuda:{gpu}")
@@ -172,14 +185,30 @@ class _GpuTarget:
 def _chosen(own: str, dtype: object, out: Any) -> str:
     if dtype is not None:
         return dtype_name(dtype)
-    if out is not None and not _holds(out.dtype, own):
-        return dtype_name(out.dtype)
-    return own
+    has = getattr(out, "dtype", None)
+    return own if has is None or _holds(has, own) else dtype_name(has)
+
+
+def _on_host(one: GatherColumn | Asked, own: str, shape: tuple[int, ...]) -> _Target:
+    return _Target(one.out, _chosen(own, one.dtype, one.out), shape)
+
+
+def _as_tensor(one: GatherColumn | Asked, own: str, shape: tuple[int, ...]) -> _Target:
+    name = _chosen(own, one.dtype, one.out)
+    return _Target(_new_tensor(shape, name) if one.out is None else one.out, name, shape)
+
+
+def _on_gpu(gpu: int, one: GatherColumn | Asked, own: str, shape: tuple[int, ...]) -> _GpuTarget:
+    return _GpuTarget(one.out, _chosen(own, one.dtype, one.out), shape, gpu)
+
+
+# The library itself makes new numpy arrays, and takes a caller's that need no conversion.
+_core.set_numpy_helpers(np.empty, np.ndarray, NUMPY_DTYPES, _on_host)
 
 
 def gathered(
     views: _core.Views,
-    columns: list[GatherColumn],
+    columns: list[Asked] | list[GatherColumn],
     layout: Layout,
     *,
     device: object = None,
@@ -187,23 +216,16 @@ def gathered(
 ) -> list[Any]:
     """An array of each column: new ones, where there is none to be written to."""
     gpus = {gpu_of(device)} if device is not None else set()
-    gpus |= {gpu_of(one.out.device) for one in columns if _is_tensor(one.out)}
+    if "torch" in sys.modules:
+        gpus |= {gpu_of(one.out.device) for one in columns if _is_tensor(one.out)}
     if len(gpus) > 1:
         raise TypeError("the output arrays are on several devices")
     gpu = next(iter(gpus), None)
-    targets: list[Any] = []
-    for column in columns:
-        own, shape = views.gather_shape(column, layout)
-        name, out = _chosen(own, column.dtype, column.out), column.out
-        if gpu is not None:
-            targets.append(_GpuTarget(shape, name, out, gpu))
-            continue
-        if device is not None and out is None:
-            out = _new_tensor(shape, name)
-        targets.append(_Target(shape, name, out))
-    stream = 0 if gpu is None else stream_of(gpu)
-    views.gather(columns, targets, layout, threads, gpu, stream)
-    return [target.out for target in targets]
+    if gpu is not None:
+        on_gpu = functools.partial(_on_gpu, gpu)
+        return views.gather(columns, layout, on_gpu, threads, gpu, stream_of(gpu))
+    make = None if device is None else _as_tensor
+    return views.gather(columns, layout, make, threads, None, 0)
 
 
 def on_device(array: Array, device: Any) -> Any:

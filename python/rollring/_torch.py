@@ -51,5 +51,5 @@ def tensordict(batch: Views, columns: tuple[str, ...], pin_memory: bool) -> Any:
     columns = columns or batch.common_columns()
     made = {column: nested(batch, column, pin_memory) for column in columns}
     for name in ("rewards", "advantages", "repetition_ids"):
-        made[name] = _tensor(getattr(batch, name).copy(), "", pin_memory)
+        made[name] = _tensor(getattr(batch, name), "", pin_memory)
     return TensorDict(made, batch_size=[len(batch.rewards)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core, _torch
-from ._gather import GatherColumn, gathered, gpu_of, layout_of, on_device
+from ._gather import PACKED, Asked, GatherColumn, gathered, gpu_of, layout_of, on_device
 from ._sequence import Group, Member, Sequence
 
 
@@ -53,41 +53,36 @@ class Views:
     @property
     def rewards(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """f64[sequences]; NaN where there is none."""
-        return np.frombuffer(self._views.rewards(), np.float64)
+        return self._views.rewards()
 
     @property
     def advantages(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """f64[sequences]."""
-        return np.frombuffer(self._views.advantages(), np.float64)
+        return self._views.advantages()
 
     @property
     def repetition_ids(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """u32[sequences]."""
-        return np.frombuffer(self._views.repetition_ids(), np.uint32)
+        return self._views.repetition_ids()
 
     @property
     def policy_versions(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """i64[sequences]: the oldest version among its generated tokens; -1: unknown."""
-        return np.frombuffer(self._views.policy_versions(), np.int64)
+        return self._views.policy_versions()
 
     @property
     def group_offsets(self) -> np.ndarray[Any, np.dtype[np.uint32]]:
         """u32[groups + 1]: where the sequences of each group begin."""
-        return np.frombuffer(self._views.group_offsets(), np.uint32)
+        return self._views.group_offsets()
 
     @property
     def cu_seqlens(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """i32[sequences + 1]: where each sequence begins in `packed`, for flash-attention."""
-        offsets = np.frombuffer(self._views.cu_seqlens(), np.int64)
-        if offsets[-1] > np.iinfo(np.int32).max:
-            raise OverflowError(
-                f"{offsets[-1]} tokens are too many for i32 offsets: use smaller batches"
-            )
-        return offsets.astype(np.int32)
+        return self._views.cu_seqlens()
 
     @property
     def n_tokens(self) -> int:
-        return int(np.frombuffer(self._views.cu_seqlens(), np.int64)[-1])
+        return self._views.n_tokens()
 
     def packed(
         self,
@@ -132,10 +127,8 @@ class Views:
             NoColumnError: The ring has no such column.
             NotLeasedError: The batch was given back.
         """
-        asked = GatherColumn(
-            column, dtype=dtype, missing=missing, shift=shift, beyond=beyond, out=out
-        )
-        layout = layout_of("packed", part, order)
+        asked = Asked(column, dtype, missing, 0, shift, beyond, out)
+        layout = PACKED if part == "all" and order is None else layout_of("packed", part, order)
         return gathered(self._views, [asked], layout, device=device, threads=threads)[0]
 
     def padded(
@@ -183,9 +176,7 @@ class Views:
             NoColumnError: The ring has no such column.
             NotLeasedError: The batch was given back.
         """
-        asked = GatherColumn(
-            column, dtype=dtype, missing=missing, pad=pad, shift=shift, beyond=beyond, out=out
-        )
+        asked = Asked(column, dtype, missing, pad, shift, beyond, out)
         layout = layout_of("padded", part, order, side, length, multiple_of)
         return gathered(self._views, [asked], layout, device=device, threads=threads)[0]
 
@@ -239,12 +230,7 @@ class Views:
         self, *, part: str = "all", order: Iterable[int] | None = None
     ) -> np.ndarray[Any, np.dtype[np.int32]]:
         """i32[sequences + 1]: `cu_seqlens` of a part, or of some sequences in an order."""
-        found = np.frombuffer(self._views.offsets(layout_of("packed", part, order)), np.int64)
-        if found[-1] > np.iinfo(np.int32).max:
-            raise OverflowError(
-                f"{found[-1]} tokens are too many for i32 offsets: use smaller batches"
-            )
-        return found.astype(np.int32)
+        return self._views.offsets(layout_of("packed", part, order))
 
     def micro_batches(self, tokens: int) -> tuple[list[np.ndarray[Any, Any]], float]:
         """The sequences in bins of at most ``tokens`` tokens, each an ``order`` for `packed` and
@@ -275,7 +261,7 @@ class Views:
 
     def dtype_of(self, column: str) -> str:
         """rollring's name for the dtype that `packed` gives a column: "i32", "bf16", ..."""
-        return str(self._views.gather_shape(GatherColumn(column), layout_of())[0])
+        return self._views.dtype_of(column)
 
     def common_columns(self) -> tuple[str, ...]:
         """Names of the per-token columns that every sequence carries."""
@@ -292,11 +278,15 @@ class Views:
         """
         columns = columns or self.common_columns()
         given = out or {}
-        asked = [GatherColumn(column, out=given.get(column)) for column in columns]
-        arrays = gathered(self._views, asked, layout_of())
+        asked = [Asked(column, out=given.get(column)) for column in columns]
+        arrays = gathered(self._views, asked, PACKED)
         made: dict[str, Any] = dict(zip(columns, arrays, strict=True))
-        for name in ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids"):
-            made[name] = getattr(self, name).copy()
+        views = self._views
+        made["cu_seqlens"] = views.cu_seqlens()
+        made["rewards"] = views.rewards()
+        made["advantages"] = views.advantages()
+        made["group_offsets"] = views.group_offsets()
+        made["repetition_ids"] = views.repetition_ids()
         return made
 
     def to_torch(self, *columns: str, pin_memory: bool = False) -> dict[str, Any]:

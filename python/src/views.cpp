@@ -2,37 +2,22 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "errors.hpp"
 #include "fields.hpp"
+#include "interned.hpp"
 #include "released.hpp"
 #include "rollring/batch.hpp"
 #include "rollring/gather.hpp"
 #include "sequence.hpp"
+#include "targets.hpp"
 
 namespace rollring::python {
 namespace {
-
-template <std::size_t length>
-struct Name {
-    char text[length];
-    consteval Name(const char (&given)[length])  // NOLINT(google-explicit-constructor): a literal
-        : text{} {
-        std::ranges::copy(given, text);
-    }
-};
-
-// The name is interned once: Python finds such a name in its cache of a type's attributes.
-template <Name name, class T>
-T field(nb::handle of) {
-    static PyObject* const interned = PyUnicode_InternFromString(name.text);
-    if (interned == nullptr) throw nb::python_error();
-    PyObject* const found = PyObject_GetAttr(of.ptr(), interned);
-    if (found == nullptr) throw nb::python_error();
-    return nb::cast<T>(nb::steal(found));
-}
 
 // A Layout of rollring/_gather.py.
 struct LayoutOf {
@@ -56,31 +41,36 @@ struct LayoutOf {
     std::vector<std::uint32_t> order_;
 };
 
+// A column by its name, as it is in the records or in the batch.
+GatherColumn column_named(const Schema& schema, std::string_view name) {
+    if (const auto found = schema.find(name)) return {.column = *found};
+    if (name == "position_ids") return {.source = Source::position_ids};
+    if (name == "batch.advantages") return {.source = Source::advantages};
+    if (name == "batch.rewards") return {.source = Source::rewards};
+    raise("no_column", "this ring has no column '" + std::string(name) + "'");
+}
+
 // A GatherColumn of rollring/_gather.py, of the column's own dtype and without a target.
 GatherColumn column_of(const Schema& schema, nb::handle given) {
-    const auto name = field<"column", std::string>(given);
-    GatherColumn made{.missing = field<"missing", std::optional<double>>(given),
-                      .pad = field<"pad", double>(given),
-                      .shift = field<"shift", std::int32_t>(given),
-                      .beyond = field<"beyond", double>(given)};
-    if (const auto found = schema.find(name)) {
-        made.column = *found;
-    } else if (name == "position_ids") {
-        made.source = Source::position_ids;
-    } else if (name == "batch.advantages") {
-        made.source = Source::advantages;
-    } else if (name == "batch.rewards") {
-        made.source = Source::rewards;
-    } else {
-        raise("no_column", "this ring has no column '" + name + "'");
-    }
+    GatherColumn made = column_named(schema, field<"column", std::string>(given));
+    made.missing = field<"missing", std::optional<double>>(given);
+    made.pad = field<"pad", double>(given);
+    made.shift = field<"shift", std::int32_t>(given);
+    made.beyond = field<"beyond", double>(given);
     return made;
 }
 
-nb::tuple told(const ArrayShape& shape) {
-    nb::list lengths;
-    for (std::size_t i = 0; i < shape.dims; i++) lengths.append(shape.shape[i]);
-    return nb::make_tuple(shape.dtype.to_string(), nb::tuple(lengths));
+// The rows at which sequences begin, for flash-attention, which takes i32.
+template <class Get>
+nb::object row_numbers(const Get& get) {
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    if (const std::int64_t rows = get().back(); rows > most) {
+        const std::string told =
+            std::to_string(rows) + " tokens are too many for i32 offsets: use smaller batches";
+        PyErr_SetString(PyExc_OverflowError, told.c_str());
+        throw nb::python_error();
+    }
+    return copied<std::int32_t>(dtype_i32, get);
 }
 
 Stream queue(std::uintptr_t stream) {
@@ -118,16 +108,49 @@ nb::list PyViews::sequences(nb::handle kind) {
 }
 
 nb::list PyViews::common_columns() {
+    const auto sequences = shown().sequences();
+    const auto places = shown().places();
+    // Records of one form have the same columns.
+    std::vector<const TrajectoryView*> kinds;
+    std::uint32_t last = detail::RecordPlace::no_form;
+    for (std::size_t i = 0; i < sequences.size(); i++) {
+        const std::uint32_t form = places[i].form;
+        if (form != last || form == detail::RecordPlace::no_form)
+            kinds.push_back(&sequences[i].view);
+        last = form;
+    }
     nb::list made;
     const auto declared = schema().columns();
     for (std::size_t column = 0; column < declared.size(); column++) {
         if (declared[column].per != Per::token) continue;
-        const bool common = std::ranges::all_of(shown().sequences(), [&](const Sequence& one) {
-            return one.view.find(static_cast<std::uint16_t>(column)) != nullptr;
+        const bool common = std::ranges::all_of(kinds, [&](const TrajectoryView* view) {
+            return view->find(static_cast<std::uint16_t>(column)) != nullptr;
         });
         if (common) made.append(text(declared[column].name));
     }
     return made;
+}
+
+nb::object PyViews::rewards() {
+    return copied<double>(dtype_f64, [this] { return shown().rewards(); });
+}
+nb::object PyViews::advantages() {
+    return copied<double>(dtype_f64, [this] { return shown().advantages(); });
+}
+nb::object PyViews::group_offsets() {
+    return copied<std::uint32_t>(dtype_u32, [this] { return shown().group_offsets(); });
+}
+nb::object PyViews::repetition_ids() {
+    return copied<std::uint32_t>(dtype_u32, [this] { return shown().repetition_ids(); });
+}
+nb::object PyViews::policy_versions() {
+    return copied<std::int64_t>(dtype_i64, [this] { return shown().policy_versions(); });
+}
+nb::object PyViews::cu_seqlens() {
+    return row_numbers([this] { return shown().cu_seqlens(); });
+}
+std::int64_t PyViews::n_tokens() {
+    return shown().cu_seqlens().back();
 }
 
 template <class Copy>
@@ -151,40 +174,38 @@ void PyViews::reading(int gpu, std::uintptr_t stream, Run run) {
     });
 }
 
-nb::tuple PyViews::gather_shape(nb::handle column, nb::handle layout) {
-    const LayoutOf of(layout);
-    const Sequences& from = shown();
-    return told(
-        value_or_raise(gathered_shape(from, schema(), column_of(schema(), column), of.layout)));
+std::string PyViews::dtype_of(std::string_view column) {
+    const GatherColumn found = column_named(schema(), column);
+    return value_or_raise(gathered_shape(shown(), schema(), found, {})).dtype.to_string();
 }
 
-nb::bytes PyViews::offsets(nb::handle layout) {
+nb::object PyViews::offsets(nb::handle layout) {
     const LayoutOf of(layout);
     const auto made = value_or_raise(gathered_offsets(shown(), of.layout));
-    return array(std::span<const std::int64_t>(made));
+    return row_numbers([&] { return std::span(made); });
 }
 
 // NOLINTNEXTLINE(readability-function-size): the arguments of Python
-void PyViews::gather(nb::list columns, nb::list targets, nb::handle layout, std::uint32_t threads,
-                     std::optional<int> gpu, std::uintptr_t stream) {
+nb::list PyViews::gather(nb::list columns, nb::handle layout, nb::handle make,
+                         std::uint32_t threads, std::optional<int> gpu, std::uintptr_t stream) {
     const LayoutOf of(layout);
-    const Sequences& from = shown();
     std::vector<GatherColumn> asked;
     asked.reserve(columns.size());
-    for (std::size_t i = 0; i < columns.size(); i++) {
-        const nb::handle target = targets[i];
-        GatherColumn& one = asked.emplace_back(column_of(schema(), columns[i]));
-        one.dtype = DType::parse(field<"dtype", std::string>(target));
-        one.to = {reinterpret_cast<std::byte*>(field<"address", std::uintptr_t>(target)),
-                  field<"nbytes", std::uint64_t>(target)};
+    Targets targets(make);
+    for (const nb::handle given : columns) {
+        GatherColumn& one = asked.emplace_back(column_of(schema(), given));
+        const auto shape = value_or_raise(gathered_shape(shown(), schema(), one, of.layout));
+        targets.add(given, shape, one);
     }
-    if (!gpu) {
-        return copying(
-            [&](auto&) { return rollring::gather(from, schema(), asked, of.layout, threads); });
+    const Sequences& from = shown();  // Python code has run since
+    if (gpu) {
+        reading(*gpu, stream, [&](Gatherer& gatherer) {
+            return gatherer.gather(from, schema(), asked, of.layout, queue(stream));
+        });
+    } else {
+        copying([&](auto&) { return rollring::gather(from, schema(), asked, of.layout, threads); });
     }
-    reading(*gpu, stream, [&](Gatherer& gatherer) {
-        return gatherer.gather(from, schema(), asked, of.layout, queue(stream));
-    });
+    return targets.arrays();
 }
 
 void PyViews::prepare(int gpu) {
@@ -218,17 +239,19 @@ void bind_views(nb::module_& module) {
         .def("policy_versions", &PyViews::policy_versions)
         .def("sequences", &PyViews::sequences)
         .def("groups", &PyViews::groups)
+        .def("n_tokens", &PyViews::n_tokens)
         .def("n_sequences", &PyViews::n_sequences)
         .def("n_groups", &PyViews::n_groups)
         .def("common_columns", &PyViews::common_columns)
-        .def("gather_shape", &PyViews::gather_shape)
+        .def("dtype_of", &PyViews::dtype_of)
         .def("offsets", &PyViews::offsets)
-        .def("gather", &PyViews::gather, nb::arg("columns"), nb::arg("targets"), nb::arg("layout"),
-             nb::arg("threads"), nb::arg("gpu").none(), nb::arg("stream"))
+        .def("gather", &PyViews::gather, nb::arg("columns"), nb::arg("layout"),
+             nb::arg("make").none(), nb::arg("threads"), nb::arg("gpu").none(), nb::arg("stream"))
         .def("prepare", &PyViews::prepare)
         .def("mark", &PyViews::mark)
         .def("wait_reads", &PyViews::wait_reads)
         .def("gather_stat", &PyViews::gather_stat);
+    module.def("set_numpy_helpers", &set_numpy_helpers);
     module.def("micro_batches",
                [](const std::vector<std::uint32_t>& lengths, std::uint64_t tokens) {
                    const MicroBatches made = value_or_raise(micro_batches(lengths, tokens));

@@ -3,6 +3,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "lent.hpp"
@@ -20,14 +22,15 @@ class PyViews {
 
     [[nodiscard]] bool leased() const { return lent_->leased(); }
     [[nodiscard]] const std::shared_ptr<Lent>& lent() const { return lent_; }
-    // Each list as the bytes of an array, for numpy.
-    nb::bytes rewards() { return array(shown().rewards()); }
-    nb::bytes advantages() { return array(shown().advantages()); }
-    nb::bytes cu_seqlens() { return array(shown().cu_seqlens()); }
-    nb::bytes group_offsets() { return array(shown().group_offsets()); }
-    nb::bytes repetition_ids() { return array(shown().repetition_ids()); }
-    nb::bytes policy_versions() { return array(shown().policy_versions()); }
+    // Each list as an array of its own: a copy.
+    nb::object rewards();
+    nb::object advantages();
+    nb::object cu_seqlens();
+    nb::object group_offsets();
+    nb::object repetition_ids();
+    nb::object policy_versions();
 
+    std::int64_t n_tokens();
     std::size_t n_sequences() { return shown().sequences().size(); }
     std::size_t n_groups() { return shown().groups().size(); }
     // A group is (size, bad rewards, unrewarded, members), a member is (begin and end of its
@@ -38,15 +41,15 @@ class PyViews {
     // Names of the per-token columns that every sequence has, in the schema's order.
     nb::list common_columns();
 
-    // `column`, `layout`: a GatherColumn and a Layout of rollring/_gather.py. Returns (dtype,
-    // shape) of the gathered array.
-    nb::tuple gather_shape(nb::handle column, nb::handle layout);
-    // The rows at which the sequences begin, as the bytes of i64s.
-    nb::bytes offsets(nb::handle layout);
-    // `targets`: for each column, memory of this process or of the GPU, which the caller keeps
-    // alive. A GPU's memory is written when the stream reaches this call.
-    void gather(nb::list columns, nb::list targets, nb::handle layout, std::uint32_t threads,
-                std::optional<int> gpu, std::uintptr_t stream);
+    // Of the array that a gather makes of the column.
+    std::string dtype_of(std::string_view column);
+    // The rows at which the sequences of a Layout of rollring/_gather.py begin, as an array of i32.
+    nb::object offsets(nb::handle layout);
+    // `columns`: GatherColumns of rollring/_gather.py. Returns an array of each, which make(column,
+    // dtype, shape) has made: see set_numpy_helpers(). None: host memory. A GPU's memory is written
+    // when the stream reaches this call.
+    nb::list gather(nb::list columns, nb::handle layout, nb::handle make, std::uint32_t threads,
+                    std::optional<int> gpu, std::uintptr_t stream);
     // Registers the ring's lanes with the GPU.
     void prepare(int gpu);
     // Declares that work queued on the stream so far reads the batch, too.
@@ -63,10 +66,6 @@ class PyViews {
     void copying(Copy run);
     template <class Run>
     void reading(int gpu, std::uintptr_t stream, Run run);
-    template <class T>
-    static nb::bytes array(std::span<const T> values) {
-        return copy_of(values.data(), values.size_bytes());
-    }
 
     std::shared_ptr<Lent> lent_;
 };

@@ -75,6 +75,65 @@ def test_what_cannot_be_is_refused(batch: Any) -> None:
         batch.padded("token_ids", length=6)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.float64])
+def test_the_callers_array_is_filled(batch: Any, dtype: Any) -> None:
+    ids = batch.packed("token_ids").tolist()
+    for out in (np.empty(len(ids), dtype), np.empty(len(ids), dtype).view(np.recarray)):
+        assert batch.packed("token_ids", out=out) is out and out.tolist() == ids
+    rows = np.empty((len(LENGTHS), 8), dtype)
+    assert batch.padded("token_ids", length=8, out=rows) is rows
+    assert rows.tolist() == batch.padded("token_ids", length=8).tolist()
+
+
+def test_an_array_that_does_not_fit_is_refused(batch: Any) -> None:
+    tokens = sum(LENGTHS)
+    frozen = np.zeros(tokens, np.int32)
+    frozen.flags.writeable = False
+    shifted = np.frombuffer(bytearray(4 * tokens + 1), np.int32, offset=1)
+    for out in (frozen, shifted, np.zeros(2 * tokens, np.int32)[::2]):
+        with pytest.raises(rr.InvalidArgumentError, match="must be contiguous, aligned, writable"):
+            batch.packed("token_ids", out=out)
+        assert not out.any()
+    for shape in ((tokens, 1), (1, tokens), (tokens - 1,), ()):
+        with pytest.raises(rr.InvalidArgumentError, match="out has shape"):
+            batch.packed("token_ids", out=np.zeros(shape, np.int32))
+    with pytest.raises(TypeError, match="out has dtype i32, but i64 is required"):
+        batch.packed("token_ids", dtype="i64", out=np.zeros(tokens, np.int32))
+    for no_array in ([0] * tokens, bytearray(4 * tokens)):
+        with pytest.raises(TypeError, match="give a numpy array"):
+            batch.packed("token_ids", out=no_array)
+
+
+def test_a_batch_that_ends_while_its_array_is_checked(batch: Any) -> None:
+    class Acking(np.ndarray):  # type: ignore[type-arg]
+        @property
+        def ctypes(self) -> Any:
+            batch.ack()
+            return super().ctypes
+
+    out = np.zeros(sum(LENGTHS), np.int32).view(Acking)
+    with pytest.raises(rr.NotLeasedError):
+        batch.as_dict("token_ids", out={"token_ids": out})
+    assert not out.any()
+
+
+def test_numbers_of_sequences_are_copies(stash: rr.Stash) -> None:
+    names = ("cu_seqlens", "rewards", "advantages", "group_offsets", "repetition_ids")
+    with stash.next(PATIENCE) as batch:
+        kept = {name: getattr(batch, name) for name in names}
+        before = {name: array.tolist() for name, array in kept.items()}
+        assert [array.dtype for array in kept.values()] == ["i4", "f8", "f8", "u4", "u4"]
+        for array in kept.values():
+            array[:] = 99
+        made = batch.as_dict()
+        assert {name: made[name].tolist() for name in names} == before
+        assert batch.n_tokens == before["cu_seqlens"][-1] == sum(LENGTHS)
+        assert batch.dtype_of("token_ids") == "i32" and batch.dtype_of("position_ids") == "i64"
+    assert all((array == 99).all() for array in kept.values())
+    with pytest.raises(rr.NotLeasedError):
+        _ = batch.n_tokens
+
+
 def test_micro_batches_fill_bins(batch: Any) -> None:
     bins, fill = batch.micro_batches(8)
     assert sorted(np.concatenate(bins).tolist()) == [0, 1, 2, 3]
