@@ -33,17 +33,27 @@ class StashLog:
 
     def __init__(self, ring: str) -> None:
         self._ring = ring
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int] = {}  # the latest
+        self._told = self._counts  # those that were logged
         self._partial = 0
 
     def look(self, core: _core.Stash, last: bool = False) -> None:
         """Cheap while the level is above WARNING."""
         if not _log.isEnabledFor(logging.WARNING):
             return
-        for event in core.events(last):
-            self._tell_event(event)
-        counts = core.counts()
-        partial = counts.pop("groups_partial")
+        if (news := core.news(last)) is not None:
+            events, self._counts = news
+            for event in events:
+                self._tell_event(event)
+            self._tell_partial(self._counts.pop("groups_partial"))
+        if self._told is not self._counts and _log.isEnabledFor(logging.INFO):
+            for what, count in self._counts.items():
+                more = count - self._told.get(what, 0)
+                if more > 0:
+                    self._tell_count(what, more, count)
+            self._told = self._counts
+
+    def _tell_partial(self, partial: int) -> None:
         if partial > self._partial:
             _log.warning(
                 "ring %s: %s shipped without all members (%d so far)",
@@ -52,12 +62,6 @@ class StashLog:
                 partial,
             )
             self._partial = partial
-        if _log.isEnabledFor(logging.INFO):
-            for what, count in counts.items():
-                more = count - self._counts.get(what, 0)
-                if more > 0:
-                    self._tell_count(what, more, count)
-            self._counts = counts
 
     def _tell_event(self, event: dict[str, Any]) -> None:
         kind, detail = event["kind"], event["detail"]

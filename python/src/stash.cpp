@@ -1,9 +1,11 @@
 #include "bindings.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -130,14 +132,19 @@ class PyStash {
     bool no_progress() {
         return shared_->in_turn([](Stash& stash) { return stash.no_progress(); });
     }
-    // Events since the last call, oldest first; `all`: also those that are still being summed up.
-    nb::list events(bool all) {
-        const auto happened = shared_->in_turn([all](Stash& stash) {
+    // For a log: (events, totals) where there are events, or totals have changed, since the last
+    // call; None: neither, as after most batches. Events come oldest first; `all`: also those that
+    // are still being summed up. Totals: records dropped by reason, and the outcomes of groups.
+    nb::object news(bool all) {
+        std::vector<Event> happened;
+        Totals totals{};
+        const bool changed = shared_->in_turn([&](Stash& stash) {
             if (all) stash.tell_all();
-            std::vector<Event> found;
-            for (Event event; stash.next_event(event);) found.push_back(event);
-            return found;
+            for (Event event; stash.next_event(event);) happened.push_back(event);
+            totals = totals_of(stash);
+            return std::exchange(told_, totals) != totals;
         });
+        if (happened.empty() && !changed) return nb::none();
         nb::list made;
         for (const Event& event : happened) {
             nb::dict one;
@@ -148,21 +155,12 @@ class PyStash {
             one["detail"] = text(event.detail);
             made.append(one);
         }
-        return made;
-    }
-    // Totals for a log: records dropped by reason, and the outcomes of groups.
-    nb::dict counts() {
-        const auto [account, copies] = shared_->in_turn(
-            [](Stash& stash) { return std::pair(stash.account(), stash.copies()); });
-        nb::dict made;
-        for (std::size_t i = 0; i < account.dropped.size(); i++) {
-            made[text(name(static_cast<DropReason>(i)))] = account.dropped[i].records;
+        nb::dict counts;
+        for (std::size_t i = 0; i < totals.size(); i++) {
+            counts[text(i < reasons ? name(static_cast<DropReason>(i)) : outcomes[i - reasons])] =
+                totals[i];
         }
-        made["groups_partial"] = account.groups_partial;
-        made["groups_dropped"] = account.groups_dropped;
-        made["evacuated_records"] = copies.evacuated_records;
-        made["batches_short"] = copies.batches_short;
-        return made;
+        return nb::make_tuple(made, counts);
     }
     // Leased records are delivered again to the ring's next stash. With `later`: as soon as the
     // last array is gone. Idempotent.
@@ -192,6 +190,21 @@ class PyStash {
     [[nodiscard]] bool closed() const { return shared_->gone(); }
 
   private:
+    static constexpr auto reasons = static_cast<std::size_t>(DropReason::count);
+    static constexpr std::array<std::string_view, 4> outcomes = {
+        "groups_partial", "groups_dropped", "evacuated_records", "batches_short"};
+    using Totals = std::array<std::uint64_t, reasons + outcomes.size()>;  // by these names
+    static Totals totals_of(const Stash& stash) {
+        const StashAccount account = stash.account();
+        const StashCopies copies = stash.copies();
+        Totals made{};
+        for (std::size_t i = 0; i < reasons; i++) made[i] = account.dropped[i].records;
+        const std::array<std::uint64_t, outcomes.size()> rest = {
+            account.groups_partial, account.groups_dropped, copies.evacuated_records,
+            copies.batches_short};
+        std::ranges::copy(rest, made.begin() + reasons);
+        return made;
+    }
     // Ends a cancelled wait; a wait of a live event loop must go on.
     void end_wait() {
         while (waiter_.busy()) {
@@ -214,6 +227,7 @@ class PyStash {
     std::shared_ptr<SharedStash> shared_ = std::make_shared<SharedStash>();
     std::shared_ptr<Waiting> waiting_;
     bool cancelled_ = false;
+    Totals told_{};
     LoopWaiter waiter_;  // destroyed first: it writes into `waiting_`
 };
 
@@ -238,8 +252,7 @@ void bind_stash(nb::module_& module) {
         .def("waits_for", &PyStash::waits_for)
         .def("dropped_since_batch", &PyStash::dropped_since_batch)
         .def("no_progress", &PyStash::no_progress)
-        .def("events", &PyStash::events, nb::arg("all") = false)
-        .def("counts", &PyStash::counts)
+        .def("news", &PyStash::news)
         .def("close", &PyStash::close)
         .def_prop_ro("closed", &PyStash::closed);
 }

@@ -83,7 +83,20 @@ def test_nothing_is_asked_for_where_the_level_is_off(ring: str, caplog: Any) -> 
                 stash.next(0.01)
         assert caplog.records == []
         # They are still there for a caller that would ask.
-        assert [event["kind"] for event in stash._core.events()] == ["producer_joined"]
+        news = stash._core.news(False)
+        assert news is not None and [event["kind"] for event in news[0]] == ["producer_joined"]
+
+
+def test_totals_of_before_are_told_once_the_level_lets_them(ring: str, caplog: Any) -> None:
+    caplog.set_level(logging.WARNING, "rollring")
+    with rr.Stash(ring, zero_variance="drop") as stash, rr.Producer(ring) as producer:
+        for member in range(2):
+            producer.push("p/1", token_ids=[1], repetition_id=member, group_size=2, reward=1.0)
+        with pytest.raises(TimeoutError):
+            stash.next(0)
+        assert stash._core.news(False) is None  # it was told, and nothing has come since
+        caplog.set_level(logging.INFO, "rollring")
+        _until_logged(caplog, stash, "1 group dropped (1 so far)")
 
 
 def test_records_that_move_to_the_spill_are_told(ring: str, caplog: Any) -> None:

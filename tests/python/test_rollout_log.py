@@ -141,7 +141,7 @@ def test_waited_is_the_time_within_next(ring, monkeypatch):
             now[0] += 3
             return real(timeout)
 
-        monkeypatch.setattr(stash, "_core", SimpleNamespace(next=late, events=core.events))
+        monkeypatch.setattr(stash, "_core", SimpleNamespace(next=late, news=core.news))
         monkeypatch.setattr(stash._log, "look", lambda core: None)
         for _ in range(2):
             with stash.next(timeout=10):
