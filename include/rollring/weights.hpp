@@ -255,6 +255,7 @@ class ROLLRING_API Subscriber {
                                      const SubscriberOptions& options, Deadline deadline);
     // Returns the tensors of the publisher that a subscriber with these options would attach to.
     // Waits for a publisher until the deadline. The publisher does not count the caller.
+    // Error: unsupported (it publishes shards: published_layout()), and those of attach().
     static Result<std::vector<TensorInfo>> published(std::string_view ring,
                                                      const SubscriberOptions& options,
                                                      Deadline deadline);

@@ -54,6 +54,12 @@ Result<std::vector<TensorInfo>> SubscriberImpl::published(std::string_view ring,
         if (!welcome) return std::unexpected(welcome.error());
         const auto manifest = manifest_of(*welcome);
         if (!manifest) return std::unexpected(manifest.error());
+        if (!manifest->layout.empty()) {
+            return refused(Errc::unsupported,
+                           fmt::format("rank {} of the trainer publishes shards, not whole "
+                                       "tensors: ask for their layout, and attach with one",
+                                       *rank));
+        }
         return infos_of(manifest->packing);
     });
 }

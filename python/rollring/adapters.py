@@ -1,10 +1,11 @@
 """Helpers for code on rollring's classes: adapters of other frameworks, and extras.
 
 An engine's adapter attaches when its trainer announces the first version: `Attachment`,
-`published_tensors`, `next_announced`, `HeldVersion`, `report_refusal`. One that holds a mixture of
-versions says so: `report_partial`, `warn_if_poisoned`. A trainer's adapter sends while the engines'
-answers are under way: `in_background`, `put_checked`, `refusals`, `engine_versions`,
-`WeightStream`. Both may take their settings from one variable: `settings_of`, `check_choices`.
+`published_tensors`, `published_shards`, `next_announced`, `HeldVersion`, `report_refusal`. One that
+holds a mixture of versions says so: `report_partial`, `warn_if_poisoned`. A trainer's adapter sends
+while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
+`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`,
+`check_choices`.
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
@@ -32,12 +33,19 @@ from ._ring import declared, find_or_create, to_bytes
 from ._turns import TaskTurns
 from ._views import Views
 from ._waits import in_thread, readable
+from ._weight_layout import WeightLayout
 from ._weight_parts import borrow_bytes
 from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber
 from ._weight_update import WeightUpdate
 from ._weights import TimeLeft, as_utf8, device_of
-from .errors import InvalidArgumentError, RollringError, TimedOutError, VersionAbortedError
+from .errors import (
+    InvalidArgumentError,
+    RollringError,
+    TimedOutError,
+    UnsupportedError,
+    VersionAbortedError,
+)
 from .stat import stat_weights
 
 __all__ = [
@@ -62,6 +70,7 @@ __all__ = [
     "in_thread",
     "named",
     "next_announced",
+    "published_shards",
     "published_tensors",
     "put_checked",
     "raise_if_failed",
@@ -146,11 +155,27 @@ def published_tensors(
     device would attach. The publisher counts no engine for it.
 
     Raises:
+        UnsupportedError: The trainer publishes shards: see `published_shards`.
         RollringError: As `WeightSubscriber`.
     """
     options = {"name": name, "gpu": device_of(device)[1]}
     found = _core.published_tensors(ring, options, timeout)
     return [(name, dtype, shape) for name, dtype, shape, _ in found]
+
+
+def published_shards(ring: str, *, name: str, timeout: float | None) -> WeightLayout | None:
+    """The layout of a trainer whose ranks publish their shards, of all its ranks; None: it
+    publishes whole tensors. Its ranks count no engine for it.
+
+    Raises:
+        RollringError: As `WeightLayout.of_trainer`.
+    """
+    left = TimeLeft(timeout)
+    try:
+        _core.published_tensors(ring, {"name": name, "rank": 0}, left())
+    except UnsupportedError:
+        return WeightLayout.of_trainer(ring, name=name, timeout=left())
+    return None
 
 
 def report_refusal(
@@ -197,7 +222,8 @@ def warn_if_poisoned(log: logging.Logger, channel: WeightSubscriber, version: in
 
 
 def refusals(ring: str, version: int | None = None) -> list[str]:
-    """Why engines of a ring's channel take no version, or not this one: "engine: reason" of each.
+    """Why engines of a ring's channel take no version, or not this one: "engine: reason" of each,
+    once, though it may have told several ranks of the trainer.
 
     Raises:
         RollringError: As `rollring.stat.stat_weights`.
@@ -209,7 +235,7 @@ def refusals(ring: str, version: int | None = None) -> list[str]:
             other = problem.startswith("version ") and not problem.startswith(f"version {version}:")
             if problem and not (other and version is not None):
                 found.append(f"{engine['name']}: {problem}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def next_announced(channel: WeightSubscriber, version: int, timeout: float) -> WeightUpdate:

@@ -159,13 +159,18 @@ TEST_CASE("the layout of all ranks can be looked up without attaching") {
     const auto look = [&](Deadline deadline) {
         return Subscriber::published_layout(ring.name(), {}, deadline);
     };
+    const auto whole_tensors = [&] {
+        return Subscriber::published(ring.name(), {.rank = 0}, patience());
+    };
     CHECK(look(soon()).error().code == Errc::timed_out);
     {
         Tensors whole = small_model();
         const Publisher publisher = publisher_on(ring, whole);
         CHECK(look(patience()).error().code == Errc::layout_mismatch);
+        REQUIRE_OK(whole_tensors());
     }
     Trainer trainer(ring, trainer_ranks);
+    CHECK(whole_tensors().error().code == Errc::unsupported);
     const auto found = look(patience());
     REQUIRE_OK(found);
     WeightLayout wanted;
