@@ -296,10 +296,10 @@ def layout_of(
     for copy in found.copies:
         module = model.get_submodule(copy.place.module)
         target = getattr(module, copy.place.tensor)
-        into = _name(copy.place)
+        into = name_of(copy.place)
         if not target.is_contiguous():
             raise _unsupported(f"parameter '{into}' is not contiguous", "no layout has it")
-        taken = _taken(copy, shapes[copy.name])
+        taken = taken_box(copy, shapes[copy.name])
         if taken is None:
             raise _unsupported(
                 f"the loader of '{into}' takes elements of '{copy.name}' beyond boxes",
@@ -341,9 +341,9 @@ class _Held:
                         continue
                     place = Place(module_name, name)
                     self._tensors.append((tensors, name, tensor, tensor.data))
-                    self._names.append(_name(place))
+                    self._names.append(name_of(place))
                     if tensors is module._parameters and _memory(tensor) not in memories:
-                        self.parameters[place] = _name(place)
+                        self.parameters[place] = name_of(place)
                     memories.add(_memory(tensor))
 
     def __enter__(self) -> _Held:
@@ -372,16 +372,17 @@ def _check_zeroed(model: Any, found: Record) -> None:
             zeroed.as_strided(view.shape, view.strides, view.offset - first).fill_(value)
         if tensor.is_meta or bool((tensor.cpu()[zeroed] != 0).any()):
             raise _unsupported(
-                f"a loader sets elements of '{_name(place)}' to zero that are not zero now",
+                f"a loader sets elements of '{name_of(place)}' to zero that are not zero now",
                 "set them to zero before",
             )
 
 
-def _name(place: Place) -> str:
+def name_of(place: Place) -> str:
+    """The name that a model has for it."""
     return f"{place.module}.{place.tensor}".lstrip(".")
 
 
-def _taken(copy: Copy, shape: tuple[int, ...]) -> Any:
+def taken_box(copy: Copy, shape: tuple[int, ...]) -> Any:
     """The start and the length of a copy in each dimension of its tensor, and the strides in the
     memory that it is copied to; None if it takes more than a box."""
     rows = row_major(shape)

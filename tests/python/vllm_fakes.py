@@ -256,7 +256,7 @@ def install(patch: pytest.MonkeyPatch, old: bool = False) -> None:
                 module.__path__ = []
                 patch.setitem(sys.modules, whole, module)
         vars(sys.modules[f"vllm.{name}"]).update(fields)
-    for name in ("engine", "trainer", "_clients", "_generation", "_model", "_trial"):
+    for name in ("engine", "trainer", "_clients", "_generation", "_infos", "_model", "_trial"):
         patch.delitem(sys.modules, f"rollring.integrations.vllm.{name}", raising=False)
 
 

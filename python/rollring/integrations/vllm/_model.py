@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 
-from ...loaders import Copy, Place, Record, record
-from ...weights import WeightView
+from ...loaders import Copy, Place, Record, name_of, record
+from ...weights import WeightLayout, WeightView
 from ._generation import is_deferred_attention_layer
 from ._lora import bare
+from ._shards import Taken, refuse_unreached
 from ._trial import Loadable, obstacle
 
 _log = logging.getLogger("rollring")
@@ -43,6 +44,7 @@ class LoadedModel:
 
     Attributes:
         into: For `rollring.WeightSubscriber`.
+        layout: Of it, for a trainer that publishes shards.
         direct: Names of the modules that are written directly.
         reasons: By module, why it is not.
         published: The tensors that the plan is for.
@@ -69,14 +71,26 @@ class LoadedModel:
         self.direct: set[str] = set()
         self.reasons: dict[str, str] = {}
         self.into: dict[str, Any] = {}
+        self.layout: WeightLayout | None = None
+        self._taken: Taken | None = None
         self._whole: dict[str, torch.Tensor] = {}
         self._beside: dict[Place, torch.Tensor] = {}
         self._live: list[torch.Tensor] = []  # the targets into which each of these is copied
 
     # --- the plan ---------------------------------------------------------------------------------
 
-    def plan(self, published: Sequence[Published]) -> None:
-        """Find out where published tensors go. The model is as before afterwards."""
+    def plan(self, published: Sequence[Published], shards: Taken | None = None) -> None:
+        """Find out where published tensors go. The model is as before afterwards.
+
+        Args:
+            published: Whole tensors.
+            shards: To be filled, if the trainer's ranks publish parts of them. Modules that are
+                written directly are then written where they are served from.
+
+        Raises:
+            LayoutMismatchError: No shards reach a parameter, which the text names.
+        """
+        self._taken = shards
         if list(published) == self.published:
             self._lay_out()
             return
@@ -101,6 +115,9 @@ class LoadedModel:
         self.reasons = dict(found.spoiled)
         for module in copies:
             why = self._obstacle(module, copies[module])
+            if not why and self._taken is not None:
+                tensors = dict(_tensors(self._modules[module]))
+                why = self._taken.obstacle(copies[module], tensors)
             if why:
                 self.reasons.setdefault(module, why)
         # A name with a part in a module that needs loaders goes through them, and with it all the
@@ -122,6 +139,8 @@ class LoadedModel:
             self.reasons.update(dict.fromkeys(copies, "torchao reloads this model"))
             by_loader = {name for name, _, _ in self.published}
         self.direct = {module for module in copies if module not in self.reasons}
+        if self._taken is not None:
+            self._refuse_unreached()
         with self._region():
             self._prepare(by_loader, [c for c in found.copies if c.place.module in self.direct])
 
@@ -139,6 +158,21 @@ class LoadedModel:
             self._tried[module] = obstacle(of_it, loadable, self._device)
         return self._tried[module]
 
+    def _refuse_unreached(self) -> None:
+        found = self._record
+        if found.unloaded:  # they may reach any parameter
+            return
+        written = {copy.place for copy in found.copies}
+        parameters = {
+            place: module._parameters[place.tensor]
+            for place in self._loadable
+            if (module := self._modules[place.module])._parameters.get(place.tensor) is not None
+        }
+        refuse_unreached(
+            {name_of(place): one for place, one in parameters.items()},
+            [name_of(at) for at in parameters if at in written or at.module in found.spoiled],
+        )
+
     @property
     def _device(self) -> torch.device:
         return next(self._model.parameters()).device
@@ -152,7 +186,10 @@ class LoadedModel:
                     torch.empty(shape, dtype=dtype, device=self._device) if kept is None else kept
                 )
         beside, self._beside, self._live = self._beside, {}, []
-        self.into = dict(self._whole)
+        self.into, self.layout = dict(self._whole), None
+        if self._taken is not None:
+            self._take_shards(self._taken, direct)
+            return
         for copy in direct:
             place = copy.place
             target = _tensor(self._modules[place.module], place.tensor)
@@ -166,6 +203,15 @@ class LoadedModel:
                 target = self._beside[place]
             view = WeightView(copy.into.on(target.detach()), copy.taken.offset, copy.taken.strides)
             self.into.setdefault(copy.name, []).append(view)
+
+    def _take_shards(self, shards: Taken, direct: list[Copy]) -> None:
+        for name, tensor in self._whole.items():
+            shards.whole(name, tensor)
+        for copy in direct:
+            target = _tensor(self._modules[copy.place.module], copy.place.tensor)
+            assert target is not None
+            shards.part(copy, target)
+        self.into, self.layout = dict(shards.into), shards.layout
 
     @property
     def bytes_beside(self) -> int:

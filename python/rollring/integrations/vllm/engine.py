@@ -12,21 +12,17 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.config import set_current_vllm_config
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine
 
 from ... import WeightSubscriber
 from ...adapters import (
     HeldVersion,
     next_announced,
+    published_shards,
     published_tensors,
     report_partial,
     report_refusal,
@@ -41,43 +37,17 @@ from ...errors import (
 )
 from . import _generation as _generation  # refuses a vLLM that is too old
 from ._beside import Beside, refuse_asleep
+from ._infos import RollringInitInfo, RollringUpdateInfo
 from ._model import LoadedModel
 from ._peers import Peers
+from ._shards import Taken, described
 from ._staging import check_engine, has_room_beside
 from ._witness import Witness
 
 if TYPE_CHECKING:
-    from ...weights import WeightUpdate
+    from ...weights import WeightLayout, WeightUpdate
 
 _log = logging.getLogger("vllm.rollring")  # vLLM shows what its own loggers say
-
-
-@dataclass
-class RollringInitInfo(WeightTransferInitInfo):
-    """The trainer's one-time message to an engine.
-
-    Attributes:
-        ring: The channel belongs to it.
-        staging: "out_of_place": versions are loaded beside the model, so that one which fails
-            leaves the old one served. "in_place": modules that are written directly need no memory
-            beside. "auto": out of place where twice the memory for it is free. "delta": only the
-            values that differ are kept beside such modules; the last version can be rolled back.
-        deadline_s: Seconds to wait for the trainer, at each step.
-        ends_update: The trainer finishes an update next that another one has left open. Nothing
-            else happens in this call.
-    """
-
-    ring: str
-    staging: str = "auto"
-    deadline_s: float = 300.0
-    ends_update: bool = False
-
-
-@dataclass
-class RollringUpdateInfo(WeightTransferUpdateInfo):
-    """One a version."""
-
-    version: int
 
 
 class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo]):
@@ -92,6 +62,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._info: RollringInitInfo | None = None
         self._model: LoadedModel | None = None
         self._channel: WeightSubscriber | None = None
+        self._shards: WeightLayout | None = None  # of all ranks of a trainer that publishes them
         self._update: WeightUpdate | None = None
         self._served = -1
         self._before = -1  # the version that was served before
@@ -124,9 +95,13 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
                 )
 
     def _attach_jointly(self, init_info: RollringInitInfo) -> None:
-        # One that loads in place can leave a mixture: the others load in place as well then.
-        with self._refusals_told():
-            in_place = self._peers.one_has(not self._out_of_place())
+        def look() -> int:
+            with self._refusals_told():
+                check_engine(init_info.staging, self.device, self.parallel_config)
+                self._shards = published_shards(
+                    init_info.ring, name=self._name, timeout=init_info.deadline_s
+                )
+            return int(self._shards is not None)
 
         def attach() -> int:
             with self._refusals_told():
@@ -134,25 +109,32 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             return 0
 
         try:
+            # One that loads in place can leave a mixture: the others load in place as well then.
+            sharded = self._peers.jointly(look)
+            in_place = not sharded and self._peers.one_has(not self._out_of_place())
             self._peers.jointly(attach)
         except BaseException:
             self._leave()
             raise
 
     def _plan_and_attach(self, init_info: RollringInitInfo, out_of_place: bool) -> None:
-        check_engine(init_info.staging, self.device, self.parallel_config)
         self._awake()
-        found = published_tensors(
-            init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
-        )
-        published = [(name, torch_dtype(dtype), shape) for name, dtype, shape in found]
+        shards = None
+        if self._shards is not None:
+            published = described(self._shards)
+            shards = Taken(self._shards, self.parallel_config.rank)
+        else:
+            found = published_tensors(
+                init_info.ring, device=self.device, name=self._name, timeout=init_info.deadline_s
+            )
+            published = [(name, torch_dtype(dtype), shape) for name, dtype, shape in found]
         with set_current_vllm_config(self.vllm_config):
             if self._model is None:
                 self._model = LoadedModel(
                     self.model, self.model_config, out_of_place, self._beside.region
                 )
             self._model.out_of_place = out_of_place
-            self._model.plan(published)
+            self._model.plan(published, shards)
         self._beside.forget()  # memory of another plan
         if self.device.type == "cuda":
             torch.cuda.empty_cache()  # memory of the trial copies
@@ -251,8 +233,10 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._peers.jointly(adopt)
         except BaseException as error:
             if adopted:  # and another worker has not
-                self._part(update.version, error, model.out_of_place and not self._by_difference)
-            elif not model.out_of_place and not self._by_difference:
+                self._part(update.version, error, model.out_of_place and not self._writes_late)
+            elif self._writes_late and self._peers.are_apart:
+                self._part(update.version, error, False)
+            elif not model.out_of_place and not self._writes_late:
                 self._say_mixed(update.version, error)  # it lies in the model
             raise
         self._install(update.version)
@@ -280,6 +264,8 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         try:
             update.wait_committed(self._info.deadline_s)  # adopt() then only writes
             self._witness.refuse_others(update.version)
+            if self._writes_late and self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # no forward pass reads the weights any more
             update.adopt(self._info.deadline_s)
         except (VersionAbortedError, PeerGoneError) as error:
             # vLLM keeps the session open now; the next finish, which has nothing to do, ends it.
@@ -375,15 +361,17 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             held_version=self._served,
             staging="delta" if self._by_difference else "copy",
             delta_fallback="beside",  # a model that serves is not written to before the commit
+            layout=self._model.layout,
             timeout=self._info.deadline_s,
         )
         _log.info(
-            "vLLM engine %s: %d modules of ring %s are written directly, %d by their loaders; "
-            "%.1f MB beside the model",
+            "vLLM engine %s: %d modules of ring %s are written directly, %d by their loaders, from "
+            "%s; %.1f MB beside the model",
             self._name,
             len(self._model.direct),
             self._info.ring,
             len(self._model.reasons),
+            "whole tensors" if self._shards is None else "the trainer's shards",
             self._model.bytes_beside / 1e6,
         )
 
@@ -429,6 +417,11 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
     @property
     def _by_difference(self) -> bool:
         return self._info is not None and self._info.staging == "delta"
+
+    @property
+    def _writes_late(self) -> bool:
+        """Whether the model is written where it is served from, behind the commit."""
+        return self._by_difference or self._shards is not None
 
     def _out_of_place(self) -> bool:
         assert self._info is not None

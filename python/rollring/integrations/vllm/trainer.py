@@ -13,14 +13,11 @@ engine.send_weights()          # once a step
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ... import RollringError, WeightPublisher
 from ...adapters import put_checked, refusals
@@ -37,6 +34,13 @@ from ._clients import (
     engines_of,
 )
 from ._generation import TrainerEngine, TrainerInitInfo, finish, labels_tokens, make_trainer
+from ._sources import (
+    Standing,
+    described_tensors,
+    publisher_of_shards,
+    publisher_of_whole,
+    tensors_of,
+)
 from ._staging import check_staging
 from .calls import start_update
 
@@ -55,7 +59,6 @@ __all__ = [
 _log = logging.getLogger("rollring")
 
 PAUSES = (None, "keep", "wait", "abort")
-CHECKED_AT_ONCE = 256  # tensors, while no other thread runs Python
 
 
 @dataclass
@@ -72,6 +75,11 @@ class RollringTrainerInitInfo(TrainerInitInfo):
             afterwards; "wait": they end before; "abort": they are cut off. With staging
             "out_of_place" or "delta" the pause lasts for the finish alone, otherwise for the whole
             update. The client needs `pause_generation`: `HTTPClient` has it.
+        shards: Each rank publishes its parts of the source, without a gather: all ranks do, and
+            ``publishers`` and ``standing`` have no effect. The source is the model, with
+            ``DTensor``s (FSDP2, tensor parallelism), or its tensors by name. Engines take their
+            parts from all ranks, and no model is written before the version is committed, whatever
+            the ``staging``.
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
             gather anything.
@@ -92,6 +100,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
     backend: ClassVar[str] = "rollring"
     ring: str
     publishers: int = 1
+    shards: bool = False
     staging: str = "auto"
     pause: str | None = None
     standing: bool = False
@@ -105,6 +114,10 @@ class RollringTrainerInitInfo(TrainerInitInfo):
 
     def __post_init__(self) -> None:
         check_staging(self.staging)
+        if self.memory == "direct" and self.shards:
+            raise InvalidArgumentError(
+                "shards go through slots: memory 'direct' is for whole tensors", "invalid_argument"
+            )
         if self.memory == "direct" and not self.standing:
             raise InvalidArgumentError(
                 "memory 'direct' lends the source's own tensors to engines: set standing=True",
@@ -132,17 +145,25 @@ class RollringTrainer(TrainerEngine):
         super().__init__(client=client, source=source, is_sender=info.rank == 0)
         self._info = info
         self._publisher: WeightPublisher | None = None
-        described = _described(_metadata(source))
-        self._strides = {name: tensor.stride() for name, tensor in described.items()}
-        self._standing = _Standing(source) if info.standing else None
+        self._strides: dict[str, tuple[int, ...]] = {}
+        self._standing: Standing | None = None
         self.report: dict[str, Any] | None = None
-        if info.rank < info.publishers:
-            standing = None if self._standing is None else self._standing.tensors
-            self._publisher = _publisher(info, described, standing)
+        if info.shards:
+            self._publisher = publisher_of_shards(info, source)
+        else:
+            self._describe(source)
         self.version = -1
         self._before = -1  # the version that was sent before it
         self._calls = Calls(client, info.ring)
         self._checks = ThreadPoolExecutor(1, "rollring-checks")
+
+    def _describe(self, source: Any) -> None:
+        info, described = self._info, described_tensors(source)
+        self._strides = {name: tensor.stride() for name, tensor in described.items()}
+        self._standing = Standing(source) if info.standing else None
+        if info.rank < info.publishers:
+            standing = None if self._standing is None else self._standing.tensors
+            self._publisher = publisher_of_whole(info, described, standing)
 
     @classmethod
     def trainer_init(
@@ -224,7 +245,7 @@ class RollringTrainer(TrainerEngine):
         publisher = self._publisher
         if publisher is None:
             if self._standing is None:
-                for _ in _tensors(self.source):  # gathers of other ranks need this one
+                for _ in tensors_of(self.source):  # gathers of other ranks need this one
                     pass
             return
         version = publisher.next_version if version is None else version
@@ -236,7 +257,8 @@ class RollringTrainer(TrainerEngine):
             self._sent(transaction)
             return
         pause = Pause(self._calls, self._info.pause, self._info.ring)
-        beside = self._info.staging in ("out_of_place", "delta") and not self._info.one_call
+        late = self._info.shards or self._info.staging in ("out_of_place", "delta")
+        beside = late and not self._info.one_call  # the model is not written before the commit
         try:
             if not beside:
                 pause.begin()
@@ -344,10 +366,10 @@ class RollringTrainer(TrainerEngine):
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
         deadline_s = self._info.deadline_s
-        if self._standing is not None:
+        if self._standing is not None or self._info.shards:
             put_checked(transaction.put_all, check, deadline_s)
             return
-        for name, tensor in _tensors(self.source):
+        for name, tensor in tensors_of(self.source):
             laid = tensor.detach()
             if laid.stride() != self._strides.get(name):
                 laid = laid.contiguous()
@@ -358,76 +380,6 @@ def _label(version: int, client: Any) -> None:
     """Tokens get it from now on. The session brings no weights."""
     start_update(client)
     finish(client.finish_weight_update, str(version))
-
-
-# --- sources: vLLM 0.28 to 0.32 say metadata() and iterate, 0.33 metadata and iter_full() ---------
-
-
-def _metadata(source: Any) -> list[Any]:
-    found: Any = source.metadata
-    return list(cast("list[Any]", found() if callable(found) else found))
-
-
-def _tensors(source: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    return iter(source.iter_full() if hasattr(source, "iter_full") else source)
-
-
-class _Standing:
-    """Tensors of a source that stay where they are."""
-
-    def __init__(self, source: Any) -> None:
-        named = dict(_tensors(source))
-        self._names, self._kept = list(named), list(named.values())
-        self._addresses = [tensor.data_ptr() for tensor in self._kept]
-        self.tensors = {name: tensor.detach() for name, tensor in named.items()}
-
-    def check(self) -> None:
-        """Raises if one of them got other memory: its old bytes would be sent for ever."""
-        for begin in range(0, len(self._kept), CHECKED_AT_ONCE):
-            some = slice(begin, begin + CHECKED_AT_ONCE)
-            now = list(map(torch.Tensor.data_ptr, self._kept[some]))
-            if now != self._addresses[some]:
-                pairs = zip(self._addresses[some], now, strict=True)
-                place = begin + [before == after for before, after in pairs].index(False)
-                raise InvalidArgumentError(
-                    f"tensor '{self._names[place]}' has moved since trainer_init, although the "
-                    "source was declared standing: create the trainer's end again, or omit "
-                    "'standing'",
-                    "invalid_argument",
-                )
-            time.sleep(0)  # calls to engines are made beside this
-
-
-def _described(metadata: list[Any]) -> dict[str, torch.Tensor]:
-    """On the meta device: without values."""
-    return {
-        meta.name: torch.empty(tuple(meta.shape), dtype=meta.dtype, device="meta")
-        for meta in metadata
-    }
-
-
-def _publisher(
-    info: RollringTrainerInitInfo,
-    described: dict[str, torch.Tensor],
-    standing: dict[str, torch.Tensor] | None,
-) -> WeightPublisher:
-    device = info.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    cast = {}
-    if info.publish_as is not None:
-        cast = {n: info.publish_as for n, t in described.items() if t.dtype == torch.float32}
-    return WeightPublisher(
-        info.ring,
-        described if standing is None else standing,
-        device=device if standing is None else None,
-        publish_as=cast,
-        rank=info.rank,
-        ranks=info.publishers,
-        memory=info.memory,
-        slot_bytes=info.slot_bytes,
-        checksums=info.checksums,
-    )
 
 
 def _reason(ring: str, error: BaseException, version: int | None = None) -> BaseException:

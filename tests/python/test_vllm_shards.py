@@ -1,0 +1,274 @@
+"""An engine of vLLM takes versions from the ranks of a trainer that publish their shards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import rollring as rr
+from rollring.adapters import refusals
+from rollring.integrations.vllm.calls import attach, start_update
+from rollring.weights import WeightLayout
+
+torch = pytest.importorskip("torch")
+
+import vllm_fakes  # noqa: E402
+from test_vllm_workers import COUNT, Meeting, Server  # noqa: E402
+from vllm_fakes import WIDE, Source  # noqa: E402
+from vllm_world import PATIENCE, Client, made_engine, sending, serves  # noqa: E402
+
+RANKS = 2
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm_fakes.install(monkeypatch)
+
+
+class Trainer:
+    """Ranks with some rows of each tensor, in this process.
+
+    Args:
+        wide: Of the source.
+        lacks: A rank and a tensor of which it publishes nothing.
+    """
+
+    def __init__(self, ring: str, wide: int = 16, lacks: tuple[int, str] = (-1, "")) -> None:
+        self.source = Source(wide)
+        self._shards: list[dict[str, Any]] = []
+        self.ends = []
+        for rank in range(RANKS):
+            shards, layout = {}, WeightLayout()
+            for name, whole in self.source.tensors.items():
+                layout.tensor(name, whole.shape)
+                if lacks == (rank, name):
+                    continue
+                rows = whole.shape[0] // RANKS
+                part = shards[name] = torch.empty(rows, *whole.shape[1:])
+                memory = layout.memory(name, rank=rank, dtype="f32", elements=part.numel())
+                start = (rows * rank,) + (0,) * (whole.dim() - 1)
+                layout.box(name, whole.shape, start=start, length=part.shape, memory=memory)
+            self._shards.append(shards)
+            self.ends.append(
+                rr.WeightPublisher(ring, shards, rank=rank, ranks=RANKS, layout=layout)
+            )
+
+    def publish(self, version: int) -> list[threading.Thread]:
+        """By a thread for each rank."""
+        self.source.fill(version)
+        for rank, shards in enumerate(self._shards):
+            for name, part in shards.items():
+                rows = part.shape[0]
+                part.copy_(self.source.tensors[name][rows * rank : rows * (rank + 1)])
+        return started([lambda end=end: end.publish(version, PATIENCE) for end in self.ends])
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+def started(calls: list[Callable[[], Any]]) -> list[threading.Thread]:
+    def quietly(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except rr.RollringError:
+            return
+
+    each = [threading.Thread(target=quietly, args=(call,)) for call in calls]
+    for one in each:
+        one.start()
+    return each
+
+
+def ended(each: list[threading.Thread]) -> None:
+    for one in each:
+        one.join(2 * PATIENCE)
+        assert not one.is_alive()
+
+
+@pytest.fixture
+def trainer(ring: str) -> Iterator[Trainer]:
+    made = Trainer(ring)
+    yield made
+    made.close()
+
+
+def info(ring: str, **more: Any) -> dict[str, Any]:
+    return {"ring": ring, "deadline_s": PATIENCE, **more}
+
+
+def served(model: Any) -> dict[str, Any]:
+    return {name: one.clone() for name, one in model.named_parameters()}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+@pytest.mark.parametrize("staging", ["auto", "out_of_place", "in_place", "delta"])
+def test_versions_come_whole_and_only_with_the_finish(
+    ring: str, trainer: Trainer, staging: str
+) -> None:
+    """Into parameters that are written directly, and through loaders: of one that is packed, and of
+    one with another dtype.
+    """
+    client = Client(made_engine())
+    client.init_weight_transfer_engine(info(ring, staging=staging))
+    engine = client.engine
+    assert engine._model.direct == {"norm", "qk"}
+    for version in range(1, 4):
+        before = served(engine.model)
+        committing = trainer.publish(version)
+        client.start_weight_update()
+        client.update_weights({"version": version})
+        assert same(before, served(engine.model))
+        client.finish_weight_update()
+        ended(committing)
+        assert serves(engine.model, trainer.source)
+    if staging == "delta":
+        engine.rollback()
+        assert same(before, served(engine.model))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    from rollring.integrations.vllm import _peers
+
+    meeting = Meeting()
+    monkeypatch.setattr(_peers.Peers, "_most", lambda _, *numbers: meeting.most(*numbers))
+    made = Server()
+    yield made
+    made.close()
+
+
+def sent_to(server: Any, version: int) -> None:
+    start_update(server)
+    server.update_weights({"version": version})
+    server.finish_weight_update()
+
+
+def test_workers_of_one_engine_serve_a_version_or_say_poisoned(
+    ring: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(ring, WIDE)
+    server.init_weight_transfer_engine(info(ring))
+    for version in (1, 2):
+        committing = trainer.publish(version)
+        sent_to(server, version)
+        ended(committing)
+        assert server.serve(trainer.source) == [True] * COUNT
+
+    def fails(*_: Any) -> None:
+        raise rr.ReleasedError("no memory", "released")
+
+    committing = trainer.publish(3)
+    server.start_weight_update()
+    server.update_weights({"version": 3})
+    with monkeypatch.context() as patch:
+        patch.setattr(server.workers[1].engine, "_adopt", fails)
+        with pytest.raises(OSError, match="500"):
+            server.finish_weight_update()
+    ended(committing)
+    assert server.unread == 0
+    assert [worker.engine._served for worker in server.workers] == [-1, -1]
+    assert all(worker.engine._channel is None for worker in server.workers)
+    trainer.close()
+    trainer = Trainer(ring, WIDE)
+    attach(server, info(ring))
+    committing = trainer.publish(4)
+    sent_to(server, 4)
+    ended(committing)
+    assert server.serve(trainer.source) == [True] * COUNT
+    trainer.close()
+
+
+def test_a_rank_that_goes_before_the_decision_leaves_the_old_version(
+    ring: str, trainer: Trainer
+) -> None:
+    client = Client(made_engine())
+    client.init_weight_transfer_engine(info(ring))
+    committing = trainer.publish(1)
+    client.start_weight_update()
+    client.update_weights({"version": 1})
+    client.finish_weight_update()
+    ended(committing)
+    before = served(client.engine.model)
+    first = trainer.ends[0].begin(2)
+    first.put_all(PATIENCE)
+    client.start_weight_update()
+    trainer.ends[1].close()
+    with pytest.raises((rr.errors.PeerGoneError, rr.errors.VersionAbortedError)):
+        client.update_weights({"version": 2})
+    first.abort()
+    assert same(before, served(client.engine.model))
+
+
+def test_elements_that_no_rank_has_are_refused_by_name(ring: str) -> None:
+    trainer = Trainer(ring, lacks=(1, "k"))
+    client = Client(made_engine())
+    with pytest.raises(rr.errors.LayoutMismatchError, match="'k'"):
+        client.init_weight_transfer_engine(info(ring))
+    (told,) = refusals(ring)
+    assert "'k'" in told
+    trainer.close()
+
+
+def test_a_parameter_that_nothing_reaches_is_refused_by_name(ring: str, trainer: Trainer) -> None:
+    client = Client(made_engine())
+    other = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+    other.weight_loader = vllm_fakes.copied  # type: ignore[attr-defined]
+    model = client.engine.model
+    model.norm.register_parameter("scale", other)
+    with pytest.raises(rr.errors.LayoutMismatchError, match="parameter 'norm.scale'"):
+        client.init_weight_transfer_engine(info(ring))
+    model.norm.scale = model.norm.weight  # tied
+    client.init_weight_transfer_engine(info(ring))
+
+
+def test_a_parameter_that_has_moved_is_refused_by_name(ring: str, trainer: Trainer) -> None:
+    client = Client(made_engine())
+    client.init_weight_transfer_engine(info(ring))
+    weight = client.engine.model.norm.weight
+    weight.data = weight.data.clone()
+    committing = trainer.publish(1)
+    client.start_weight_update()
+    with pytest.raises(rr.errors.InvalidArgumentError, match="norm.weight"):
+        client.update_weights({"version": 1})
+    ended(committing)
+
+
+def test_a_trainer_of_whole_tensors_comes_after_one_of_shards(ring: str) -> None:
+    client = Client(made_engine())
+    for version in (1, 3):
+        trainer = Trainer(ring)
+        client.init_weight_transfer_engine(info(ring))
+        assert client.engine._model.layout is not None
+        committing = trainer.publish(version)
+        client.start_weight_update()
+        client.update_weights({"version": version})
+        client.finish_weight_update()
+        ended(committing)
+        assert serves(client.engine.model, trainer.source)
+        trainer.close()
+        source = Source()
+        with sending(ring, client, source) as whole:
+            assert client.engine._model.layout is None
+            source.fill(version + 1)
+            whole.send_weights(version + 1)
+            assert serves(client.engine.model, source)
+
+
+def test_a_trainer_without_shards_is_refused(ring: str) -> None:
+    with (
+        pytest.raises(rr.errors.InvalidArgumentError, match="no tensor of the source is a DTensor"),
+        sending(ring, Client(made_engine()), torch.nn.Linear(2, 2), shards=True),
+    ):
+        pass
+    with (
+        pytest.raises(rr.errors.InvalidArgumentError, match="memory 'direct' is for whole"),
+        sending(ring, Client(made_engine()), {}, shards=True, memory="direct"),
+    ):
+        pass
