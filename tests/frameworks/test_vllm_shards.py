@@ -1,0 +1,154 @@
+"""An FSDP2 trainer of two ranks sends its shards to unmodified vLLM servers, of one and of two
+tensor parallel ranks, without a gather: they serve the bytes that vLLM loads from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "python"))
+
+from vllm_tiny import PATIENCE, Served, Trained, llm  # noqa: E402
+
+import rollring as rr  # noqa: E402
+from rank_jobs import RankJob  # noqa: E402
+from vllm_shard_trainer import served, weights_of  # noqa: E402
+
+PROGRAM = HERE / "vllm_shard_trainer.py"
+EXTENSION = "vllm_served.Served"
+SIZES = (1, 2)  # ranks of the servers
+VERSIONS = (1, 2, 3)
+KILLED, AGAIN = 5, 6
+
+
+class World:
+    """The trainer's model, the digests after plain loads of its versions, and the servers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.trained = Trained("qwen3", folder)
+        self.loaded: dict[int, list[Any]] = {version: [] for version in (*VERSIONS, AGAIN)}
+        folders = {version: str(folder / f"version-{version}") for version in self.loaded}
+        weights = {version: weights_of(self.trained.model, version) for version in folders}
+        for version, path in folders.items():
+            self.trained.model.load_state_dict(weights[version])
+            self.trained.model.save_pretrained(path)
+        for size in SIZES:
+            first = folders[VERSIONS[0]]
+            engine = llm(first, tensor_parallel_size=size, worker_extension_cls=EXTENSION)
+            for version, path in folders.items():
+                if path != first:
+                    engine.collective_rpc("reload_weights", kwargs={"weights_path": path})
+                self.loaded[version].append(engine.collective_rpc("all_digests"))
+            engine.llm_engine.engine_core.shutdown()
+        self.servers = [
+            Served(
+                self.trained.folder,
+                folder / f"tp{size}.log",
+                tensor_parallel_size=str(size),
+                worker_extension_cls=EXTENSION,
+            )
+            for size in SIZES
+        ]
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self.servers]
+
+    def arguments(self, ring: str, *versions: int, way: str = "") -> list[str]:
+        listed = ",".join(map(str, versions))
+        return [ring, self.trained.folder, json.dumps(self.urls), listed, way]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        made = World(tmp_path_factory.mktemp("shards"))
+        try:
+            for server in made.servers:
+                server.wait()
+            yield made
+        finally:
+            for server in made.servers:
+                server.stop()
+
+
+def said(output: str) -> dict[int, list[Any]]:
+    """The digests of the servers after each version."""
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"version"')]
+    return {line["version"]: line["served"] for line in lines}
+
+
+def ranks_run(*arguments: str) -> list[tuple[int, str]]:
+    """Exit code and output of two ranks, each of which lives as long as it can."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    each = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), *arguments],
+            env={**os.environ, **job, "RANK": rank},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    try:
+        outputs = [one.communicate(timeout=PATIENCE)[0] for one in each]
+    finally:
+        for one in each:
+            one.kill()
+    return [(one.returncode, output) for one, output in zip(each, outputs, strict=True)]
+
+
+def test_servers_serve_what_plain_loads_make_of_each_version(ring: str, world: World) -> None:
+    assert [len(each) for each in world.loaded[1]] == list(SIZES)
+    assert all(len(worker) == 21 for each in world.loaded[1] for worker in each)
+    with RankJob(2, PROGRAM, *world.arguments(ring, *VERSIONS)) as job:
+        code, output = job.end()
+    assert code == 0, output[-4000:]
+    assert said(output) == {version: world.loaded[version] for version in VERSIONS}
+    assert world.loaded[1] != world.loaded[2] != world.loaded[3]
+    for server in world.servers:
+        assert "from the trainer's shards" in server.log()
+
+
+def test_a_rank_that_dies_before_the_decision_leaves_the_old_version(
+    ring: str, world: World
+) -> None:
+    """Its shards are put by then. The next trainer goes on."""
+    (code, output), (killed, _) = ranks_run(
+        *world.arguments(ring, VERSIONS[0], KILLED, way=f"dies:{KILLED}")
+    )
+    assert killed == -signal.SIGKILL and code == 1, output[-4000:]
+    assert said(output) == {VERSIONS[0]: world.loaded[VERSIONS[0]]}
+    assert served(world.urls) == world.loaded[VERSIONS[0]]
+    assert rr.describe(ring)["policy_version"] == VERSIONS[0]
+    with RankJob(2, PROGRAM, *world.arguments(ring, AGAIN)) as job:
+        code, output = job.end()
+    assert code == 0, output[-4000:]
+    assert said(output) == {AGAIN: world.loaded[AGAIN]}
+
+
+def test_a_parameter_that_the_trainer_lacks_is_refused_by_name(ring: str, world: World) -> None:
+    before = served(world.urls)
+    name = "model.norm.weight"
+    (code, output), _ = ranks_run(*world.arguments(ring, 1, way=f"lacks:{name}"))
+    assert code == 1 and f"no tensor of the trainer reaches parameter '{name}'" in output
+    assert "RejectedError" in output
+    assert said(output) == {} and served(world.urls) == before

@@ -1,0 +1,109 @@
+"""A rank of an FSDP2 trainer, over gloo, whose shards go to vLLM servers without a gather:
+vllm_shard_trainer.py RING MODEL URLS VERSIONS [WAY]
+
+It sends the versions ("1,2") of `weights_of`, and rank 0 says the servers' digests after each, as
+JSON. WAY: "dies:VERSION": rank 1 dies in that version, once its shards are put; "lacks:NAME": that
+parameter is not published.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+
+import requests
+import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM
+
+from rank_jobs import BEGINS
+from rollring.integrations.vllm.trainer import (
+    FleetClient,
+    HTTPClient,
+    RollringTrainerInitInfo,
+    make_trainer,
+)
+
+PATIENCE = 300.0
+
+
+def weights_of(model: Any, version: int) -> dict[str, Any]:
+    """Whole tensors with the names and shapes of a model's, others in each version."""
+    draws = torch.Generator().manual_seed(version)
+    return {
+        name: torch.randn(one.shape, generator=draws) * 0.3
+        for name, one in model.state_dict().items()
+    }
+
+
+def sharded(folder: str) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def served(urls: list[str]) -> list[Any]:
+    """Of each server the digests of each of its workers."""
+    found = []
+    for url in urls:
+        asked = requests.post(
+            f"{url}/collective_rpc", json={"method": "all_digests"}, timeout=PATIENCE
+        )
+        asked.raise_for_status()
+        found.append(asked.json()["results"])
+    return found
+
+
+def dies_in(trainer: Any, version: str) -> None:
+    put = trainer._put
+
+    def once_put(transaction: Any, check: Any) -> None:
+        put(transaction, check)
+        if transaction.version == int(version) and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    trainer._put = once_put
+
+
+def main(ring: str, folder: str, listed: str, versions: str, way: str = "") -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    print(BEGINS, flush=True)
+    rank, urls = torch.distributed.get_rank(), json.loads(listed)
+    model = sharded(folder)
+    whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    kind, _, what = way.partition(":")
+    given: Any = model
+    if kind == "lacks":
+        given = {name: one for name, one in model.named_parameters() if name != what}
+    trainer = make_trainer(
+        RollringTrainerInitInfo(ring, rank=rank, shards=True, deadline_s=PATIENCE),
+        client=FleetClient([HTTPClient(url) for url in urls]),
+        source=given,
+    )
+    if kind == "dies":
+        dies_in(trainer, what)
+    for version in map(int, versions.split(",")):
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(model, weights_of(whole, version), options=options)
+        trainer.send_weights(version)
+        if rank == 0:
+            print(json.dumps({"version": version, "served": served(urls)}), flush=True)
+    torch.distributed.barrier()
+    trainer.shutdown()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
