@@ -20,6 +20,10 @@ from vllm.model_executor.layers import linear, vocab_parallel_embedding  # noqa:
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
+import rollring as rr  # noqa: E402
+from conftest import PATIENCE  # noqa: E402
+from rollring.integrations.vllm._shards import Taken  # noqa: E402
+from rollring.weights import WeightLayout  # noqa: E402
 from vllm_layouts import (  # noqa: E402
     HEAD,
     HEADS,
@@ -28,6 +32,8 @@ from vllm_layouts import (  # noqa: E402
     KV_HEADS,
     WORDS,
     Layers,
+    RowTrainer,
+    ended,
     filled,
     parameters,
     plan_of,
@@ -80,6 +86,42 @@ def test_the_plan_does_what_their_loaders_do(
             assert torch.equal(got, want), (rank, place)
         padded += ours["embed"].weight.shape[0]
     assert padded == 1024 > WORDS
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_boxes_of_shards_do_what_their_loaders_do(
+    ring: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From three ranks of a trainer, each with some rows."""
+    data = published()
+    trainer = RowTrainer(ring, data)
+    sharded = WeightLayout.of_trainer(ring, timeout=PATIENCE)
+    wanted, ours, engines = [], [], []
+    for rank in range(size):
+        wanted.append(filled(layers(rank, size, "cpu", monkeypatch), 0))
+        with torch.no_grad():
+            wanted[-1].load_weights(data.items())
+        ours.append(filled(layers(rank, size, "cpu", monkeypatch), 0))
+        taken, targets = Taken(sharded, rank), dict(parameters(ours[-1]))
+        for copy in plan_of(layers(rank, size, "meta", monkeypatch), data).copies:
+            assert taken.obstacle([copy], {copy.place.tensor: targets[copy.place]}) == ""
+            taken.part(copy, targets[copy.place])
+        engines.append(
+            rr.WeightSubscriber(ring, taken.into, name=f"engine-{rank}", layout=taken.layout)
+        )
+    committing = trainer.begin(1)
+    updates = [engine.next(PATIENCE) for engine in engines]
+    for step in ("load", "stage", "adopt"):
+        for update in updates:
+            getattr(update, step)(PATIENCE)
+    ended(committing)
+    for rank in range(size):
+        for (place, got), (_, want) in zip(
+            parameters(ours[rank]), parameters(wanted[rank]), strict=True
+        ):
+            assert torch.equal(got, want), (rank, place)
+    for end in (*engines, trainer):
+        end.close()
 
 
 def test_replicated_heads_are_read_by_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -17,40 +16,7 @@ torch = pytest.importorskip("torch")
 
 from rollring.loaders import layout_of  # noqa: E402
 from test_vllm_record import layers  # noqa: E402
-from vllm_layouts import filled, parameters, published  # noqa: E402
-
-RANKS = 3
-
-
-class Trainer:
-    """Ranks with some rows of each tensor, in this process."""
-
-    def __init__(self, ring: str, data: dict[str, Any], ranks: int = RANKS) -> None:
-        self.shards: list[dict[str, Any]] = []
-        self.ends = []
-        for rank in range(ranks):
-            shards, layout = {}, WeightLayout()
-            for name, whole in data.items():
-                rows = -(-whole.shape[0] // ranks)
-                part = whole[rows * rank : rows * (rank + 1)].clone()
-                layout.tensor(name, whole.shape)
-                if part.numel() == 0:
-                    continue
-                shards[name] = part
-                memory = layout.memory(name, rank=rank, dtype="bf16", elements=part.numel())
-                start = (rows * rank,) + (0,) * (whole.dim() - 1)
-                layout.box(name, whole.shape, start=start, length=part.shape, memory=memory)
-            self.shards.append(shards)
-            self.ends.append(
-                rr.WeightPublisher(ring, shards, rank=rank, ranks=ranks, layout=layout)
-            )
-
-    def publish(self, version: int) -> None:
-        each = [threading.Thread(target=end.publish, args=(version, PATIENCE)) for end in self.ends]
-        for one in each:
-            one.start()
-        for one in each:
-            one.join(2 * PATIENCE)
+from vllm_layouts import RowTrainer, ended, filled, parameters, published  # noqa: E402
 
 
 @pytest.fixture
@@ -69,9 +35,8 @@ def test_ranks_of_an_engine_take_what_their_loaders_would(
     ring: str, stack: ExitStack, size: int
 ) -> None:
     data = published()
-    trainer = Trainer(ring, data)
-    for end in trainer.ends:
-        stack.enter_context(end)
+    trainer = RowTrainer(ring, data)
+    stack.callback(trainer.close)
     models = [filled(layers(rank, size, "cpu"), 0) for rank in range(size)]
     engines = []
     for rank, model in enumerate(models):
@@ -85,8 +50,7 @@ def test_ranks_of_an_engine_take_what_their_loaders_would(
             )
         )
     assert all(bool((value == 0).all()) for model in models for _, value in parameters(model))
-    sending = threading.Thread(target=trainer.publish, args=(1,))
-    sending.start()
+    sending = trainer.begin(1)
     updates = [engine.next(PATIENCE) for engine in engines]
     for update in updates:
         update.load(PATIENCE)
@@ -94,7 +58,7 @@ def test_ranks_of_an_engine_take_what_their_loaders_would(
         update.stage(PATIENCE)
     for update in updates:
         update.adopt(PATIENCE)
-    sending.join(PATIENCE)
+    ended(sending)
     for rank, model in enumerate(models):
         wanted = layers(rank, size, "cpu")
         with torch.no_grad():

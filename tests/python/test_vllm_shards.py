@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,13 +11,13 @@ import pytest
 import rollring as rr
 from rollring.adapters import refusals
 from rollring.integrations.vllm.calls import attach, start_update
-from rollring.weights import WeightLayout
 
 torch = pytest.importorskip("torch")
 
 import vllm_fakes  # noqa: E402
 from test_vllm_workers import COUNT, Meeting, Server  # noqa: E402
 from vllm_fakes import WIDE, Source  # noqa: E402
+from vllm_layouts import RowTrainer, ended  # noqa: E402
 from vllm_world import PATIENCE, Client, made_engine, sending, serves  # noqa: E402
 
 RANKS = 2
@@ -28,65 +28,16 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm_fakes.install(monkeypatch)
 
 
-class Trainer:
-    """Ranks with some rows of each tensor, in this process.
-
-    Args:
-        wide: Of the source.
-        lacks: A rank and a tensor of which it publishes nothing.
-    """
+class Trainer(RowTrainer):
+    """With the tensors of a source."""
 
     def __init__(self, ring: str, wide: int = 16, lacks: tuple[int, str] = (-1, "")) -> None:
         self.source = Source(wide)
-        self._shards: list[dict[str, Any]] = []
-        self.ends = []
-        for rank in range(RANKS):
-            shards, layout = {}, WeightLayout()
-            for name, whole in self.source.tensors.items():
-                layout.tensor(name, whole.shape)
-                if lacks == (rank, name):
-                    continue
-                rows = whole.shape[0] // RANKS
-                part = shards[name] = torch.empty(rows, *whole.shape[1:])
-                memory = layout.memory(name, rank=rank, dtype="f32", elements=part.numel())
-                start = (rows * rank,) + (0,) * (whole.dim() - 1)
-                layout.box(name, whole.shape, start=start, length=part.shape, memory=memory)
-            self._shards.append(shards)
-            self.ends.append(
-                rr.WeightPublisher(ring, shards, rank=rank, ranks=RANKS, layout=layout)
-            )
+        super().__init__(ring, self.source.tensors, RANKS, lacks)
 
     def publish(self, version: int) -> list[threading.Thread]:
-        """By a thread for each rank."""
         self.source.fill(version)
-        for rank, shards in enumerate(self._shards):
-            for name, part in shards.items():
-                rows = part.shape[0]
-                part.copy_(self.source.tensors[name][rows * rank : rows * (rank + 1)])
-        return started([lambda end=end: end.publish(version, PATIENCE) for end in self.ends])
-
-    def close(self) -> None:
-        for end in self.ends:
-            end.close()
-
-
-def started(calls: list[Callable[[], Any]]) -> list[threading.Thread]:
-    def quietly(call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except rr.RollringError:
-            return
-
-    each = [threading.Thread(target=quietly, args=(call,)) for call in calls]
-    for one in each:
-        one.start()
-    return each
-
-
-def ended(each: list[threading.Thread]) -> None:
-    for one in each:
-        one.join(2 * PATIENCE)
-        assert not one.is_alive()
+        return self.begin(version)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ The fused layers come from the caller: stand-ins of test_vllm_record.py, or vLLM
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +15,9 @@ import torch
 
 import rollring as rr
 from conftest import PATIENCE
+from rollring.adapters import dtype_name
 from rollring.loaders import Record, record
+from rollring.weights import WeightLayout
 
 HIDDEN, INTER, HEADS, KV_HEADS, HEAD, WORDS = 64, 96, 8, 2, 16, 1003
 
@@ -101,3 +104,66 @@ def filled(model: Any, value: float) -> Any:
     for _, parameter in parameters(model):
         parameter.fill_(value)
     return model
+
+
+class RowTrainer:
+    """Ranks of a trainer in this process, each with some rows of each tensor.
+
+    Args:
+        data: Whole tensors; their values are sent as they are then.
+        lacks: A rank and a tensor of which it publishes nothing.
+
+    Attributes:
+        ends: The publisher of each rank.
+    """
+
+    def __init__(
+        self,
+        ring: str,
+        data: dict[str, torch.Tensor],
+        ranks: int = 3,
+        lacks: tuple[int, str] = (-1, ""),
+    ) -> None:
+        self._parts: list[tuple[torch.Tensor, torch.Tensor]] = []  # and the same rows of the whole
+        self.ends = []
+        for rank in range(ranks):
+            shards, layout = {}, WeightLayout()
+            for name, whole in data.items():
+                rows = -(-whole.shape[0] // ranks)
+                part = whole[rows * rank : rows * (rank + 1)]
+                layout.tensor(name, whole.shape)
+                if part.numel() == 0 or lacks == (rank, name):
+                    continue
+                shards[name] = part.clone(memory_format=torch.contiguous_format)
+                self._parts.append((shards[name], part))
+                dtype = dtype_name(part.dtype)
+                memory = layout.memory(name, rank=rank, dtype=dtype, elements=part.numel())
+                start = (rows * rank,) + (0,) * (whole.dim() - 1)
+                layout.box(name, whole.shape, start=start, length=part.shape, memory=memory)
+            self.ends.append(
+                rr.WeightPublisher(ring, shards, rank=rank, ranks=ranks, layout=layout)
+            )
+
+    def begin(self, version: int) -> list[threading.Thread]:
+        """Publishes it on each rank, by threads that say nothing of errors: engines do."""
+        for part, rows in self._parts:
+            part.copy_(rows)
+
+        def publish(end: rr.WeightPublisher) -> None:
+            with contextlib.suppress(rr.RollringError):
+                end.publish(version, PATIENCE)
+
+        each = [threading.Thread(target=publish, args=(end,)) for end in self.ends]
+        for one in each:
+            one.start()
+        return each
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+def ended(each: list[threading.Thread]) -> None:
+    for one in each:
+        one.join(2 * PATIENCE)
+        assert not one.is_alive()
