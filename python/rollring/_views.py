@@ -279,15 +279,9 @@ class Views:
         columns = columns or self.common_columns()
         given = out or {}
         asked = [Asked(column, out=given.get(column)) for column in columns]
+        lists = self._views.lists()  # before the copies, which leave nothing of ours in the caches
         arrays = gathered(self._views, asked, PACKED)
-        made: dict[str, Any] = dict(zip(columns, arrays, strict=True))
-        views = self._views
-        made["cu_seqlens"] = views.cu_seqlens()
-        made["rewards"] = views.rewards()
-        made["advantages"] = views.advantages()
-        made["group_offsets"] = views.group_offsets()
-        made["repetition_ids"] = views.repetition_ids()
-        return made
+        return dict(zip(columns, arrays, strict=True)) | lists
 
     def to_torch(self, *columns: str, pin_memory: bool = False) -> dict[str, Any]:
         """`as_dict` as torch tensors in (pinned) host memory, bf16 and 8-bit floats as such."""

@@ -149,6 +149,15 @@ nb::object PyViews::policy_versions() {
 nb::object PyViews::cu_seqlens() {
     return row_numbers([this] { return shown().cu_seqlens(); });
 }
+nb::dict PyViews::lists() {
+    nb::dict made;
+    made["cu_seqlens"] = cu_seqlens();
+    made["rewards"] = rewards();
+    made["advantages"] = advantages();
+    made["group_offsets"] = group_offsets();
+    made["repetition_ids"] = repetition_ids();
+    return made;
+}
 std::int64_t PyViews::n_tokens() {
     return shown().cu_seqlens().back();
 }
@@ -237,6 +246,7 @@ void bind_views(nb::module_& module) {
         .def("group_offsets", &PyViews::group_offsets)
         .def("repetition_ids", &PyViews::repetition_ids)
         .def("policy_versions", &PyViews::policy_versions)
+        .def("lists", &PyViews::lists)
         .def("sequences", &PyViews::sequences)
         .def("groups", &PyViews::groups)
         .def("n_tokens", &PyViews::n_tokens)

@@ -29,6 +29,8 @@ class PyViews {
     nb::object group_offsets();
     nb::object repetition_ids();
     nb::object policy_versions();
+    // Those of Batch.as_dict, by their names.
+    nb::dict lists();
 
     std::int64_t n_tokens();
     std::size_t n_sequences() { return shown().sequences().size(); }
