@@ -23,27 +23,42 @@ COLUMNS = {"token_ids": np.int32, "logprobs": np.float32, "loss_mask": np.uint8}
 FORK = multiprocessing.get_context("fork")  # nothing of rollring is open before
 
 
+class Source:
+    """Groups of records of one length, all from the same columns."""
+
+    def __init__(self, tokens: int) -> None:
+        random = np.random.default_rng(os.getpid())
+        count = max(SOURCE_TOKENS, tokens)
+        self._ids = random.integers(0, 151_936, count, dtype=np.int32)
+        self._logprobs = random.random(count, dtype=np.float32)
+        self._mask = np.ones(count, dtype=np.uint8)
+        self._tokens, self._at = tokens, 0
+
+    def group(self, name: str) -> list[dict[str, Any]]:
+        records = []
+        for member in range(MEMBERS):
+            begin = self._at + self._tokens
+            if begin + self._tokens > self._ids.size:
+                begin = 0
+            end, self._at = begin + self._tokens, begin
+            records.append(
+                {
+                    "instance_id": name,
+                    "repetition_id": member,
+                    "reward": float(member),
+                    "token_ids": self._ids[begin:end],
+                    "logprobs": self._logprobs[begin:end],
+                    "loss_mask": self._mask[begin:end],
+                }
+            )
+        return records
+
+
 def send(ring: str, tokens: int, stop: Any) -> None:
-    random = np.random.default_rng(os.getpid())
-    ids = random.integers(0, 151_936, max(SOURCE_TOKENS, tokens), dtype=np.int32)
-    logprobs = random.random(ids.size, dtype=np.float32)
-    mask = np.ones(ids.size, dtype=np.uint8)
-    at = 0
+    source = Source(tokens)
     with rr.Producer(ring) as producer:
         for group in range(1 << 62):
-            records = []
-            for member in range(MEMBERS):
-                at = at + tokens if at + 2 * tokens <= ids.size else 0
-                records.append(
-                    {
-                        "instance_id": f"{os.getpid()}/{group}",
-                        "repetition_id": member,
-                        "reward": float(member),
-                        "token_ids": ids[at : at + tokens],
-                        "logprobs": logprobs[at : at + tokens],
-                        "loss_mask": mask[at : at + tokens],
-                    }
-                )
+            records = source.group(f"{os.getpid()}/{group}")
             while records:
                 if stop.value:
                     return
