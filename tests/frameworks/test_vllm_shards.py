@@ -28,7 +28,7 @@ from rank_jobs import RankJob  # noqa: E402
 from vllm_shard_trainer import served, weights_of  # noqa: E402
 
 PROGRAM = HERE / "vllm_shard_trainer.py"
-EXTENSION = "vllm_served.Served"
+EXTENSION = "vllm_shard_trainer.Extended"
 SIZES = (1, 2)  # ranks of the servers
 VERSIONS = (1, 2, 3)
 KILLED, AGAIN = 5, 6
@@ -63,6 +63,10 @@ class World:
             for size in SIZES
         ]
 
+    def after(self, *versions: int) -> list[tuple[int, list[Any]]]:
+        """As `said` has it."""
+        return [(version, self.loaded[version]) for version in versions]
+
     @property
     def urls(self) -> list[str]:
         return [server.url for server in self.servers]
@@ -86,10 +90,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
                 server.stop()
 
 
-def said(output: str) -> dict[int, list[Any]]:
+def said(output: str) -> list[tuple[int, list[Any]]]:
     """The digests of the servers after each version."""
     lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"version"')]
-    return {line["version"]: line["served"] for line in lines}
+    return [(line["version"], line["served"]) for line in lines]
 
 
 def ranks_run(*arguments: str) -> list[tuple[int, str]]:
@@ -122,7 +126,7 @@ def test_servers_serve_what_plain_loads_make_of_each_version(ring: str, world: W
     with RankJob(2, PROGRAM, *world.arguments(ring, *VERSIONS)) as job:
         code, output = job.end()
     assert code == 0, output[-4000:]
-    assert said(output) == {version: world.loaded[version] for version in VERSIONS}
+    assert said(output) == world.after(*VERSIONS)
     assert world.loaded[1] != world.loaded[2] != world.loaded[3]
     for server in world.servers:
         assert "from the trainer's shards" in server.log()
@@ -136,13 +140,21 @@ def test_a_rank_that_dies_before_the_decision_leaves_the_old_version(
         *world.arguments(ring, VERSIONS[0], KILLED, way=f"dies:{KILLED}")
     )
     assert killed == -signal.SIGKILL and code == 1, output[-4000:]
-    assert said(output) == {VERSIONS[0]: world.loaded[VERSIONS[0]]}
+    assert said(output) == world.after(VERSIONS[0])
     assert served(world.urls) == world.loaded[VERSIONS[0]]
     assert rr.describe(ring)["policy_version"] == VERSIONS[0]
     with RankJob(2, PROGRAM, *world.arguments(ring, AGAIN)) as job:
         code, output = job.end()
     assert code == 0, output[-4000:]
-    assert said(output) == {AGAIN: world.loaded[AGAIN]}
+    assert said(output) == world.after(AGAIN)
+
+
+def test_a_version_by_difference_is_rolled_back(ring: str, world: World) -> None:
+    """In one call for each version."""
+    with RankJob(2, PROGRAM, *world.arguments(ring, 2, 3, way="delta")) as job:
+        code, output = job.end()
+    assert code == 0, output[-4000:]
+    assert said(output) == world.after(2, 3, 2)
 
 
 def test_a_parameter_that_the_trainer_lacks_is_refused_by_name(ring: str, world: World) -> None:
@@ -151,4 +163,4 @@ def test_a_parameter_that_the_trainer_lacks_is_refused_by_name(ring: str, world:
     (code, output), _ = ranks_run(*world.arguments(ring, 1, way=f"lacks:{name}"))
     assert code == 1 and f"no tensor of the trainer reaches parameter '{name}'" in output
     assert "RejectedError" in output
-    assert said(output) == {} and served(world.urls) == before
+    assert said(output) == [] and served(world.urls) == before

@@ -3,7 +3,7 @@ vllm_shard_trainer.py RING MODEL URLS VERSIONS [WAY]
 
 It sends the versions ("1,2") of `weights_of`, and rank 0 says the servers' digests after each, as
 JSON. WAY: "dies:VERSION": rank 1 dies in that version, once its shards are put; "lacks:NAME": that
-parameter is not published.
+parameter is not published; "delta": in one call and by difference, and back again at the end.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ from rollring.integrations.vllm.trainer import (
     RollringTrainerInitInfo,
     make_trainer,
 )
+from rollring.integrations.vllm.worker import WorkerExtension
+from vllm_served import Served
 
 PATIENCE = 300.0
+
+
+class Extended(WorkerExtension, Served):
+    """The worker extension of the servers."""
 
 
 def weights_of(model: Any, version: int) -> dict[str, Any]:
@@ -87,8 +93,9 @@ def main(ring: str, folder: str, listed: str, versions: str, way: str = "") -> N
     given: Any = model
     if kind == "lacks":
         given = {name: one for name, one in model.named_parameters() if name != what}
+    how: dict[str, Any] = {"staging": "delta", "one_call": True} if kind == "delta" else {}
     trainer = make_trainer(
-        RollringTrainerInitInfo(ring, rank=rank, shards=True, deadline_s=PATIENCE),
+        RollringTrainerInitInfo(ring, rank=rank, shards=True, deadline_s=PATIENCE, **how),
         client=FleetClient([HTTPClient(url) for url in urls]),
         source=given,
     )
@@ -100,6 +107,9 @@ def main(ring: str, folder: str, listed: str, versions: str, way: str = "") -> N
         trainer.send_weights(version)
         if rank == 0:
             print(json.dumps({"version": version, "served": served(urls)}), flush=True)
+    if kind == "delta" and rank == 0:
+        back = trainer.rollback()
+        print(json.dumps({"version": back, "served": served(urls)}), flush=True)
     torch.distributed.barrier()
     trainer.shutdown()
     torch.distributed.destroy_process_group()

@@ -223,3 +223,20 @@ def test_a_trainer_without_shards_is_refused(ring: str) -> None:
         sending(ring, Client(made_engine()), {}, shards=True, memory="direct"),
     ):
         pass
+
+
+def test_an_engine_that_comes_late_takes_the_next_version(ring: str, trainer: Trainer) -> None:
+    """The ranks offer it the version before first, which no call has told it of."""
+    clients = [Client(made_engine(rank=rank)) for rank in range(2)]
+    for version in range(1, 4):
+        if version < 3:
+            clients[version - 1].init_weight_transfer_engine(info(ring))
+        here = clients[: min(version, 2)]
+        committing = trainer.publish(version)
+        for client in here:
+            client.start_weight_update()
+            client.update_weights({"version": version})
+        for client in here:
+            client.finish_weight_update()
+        ended(committing)
+        assert all(serves(client.engine.model, trainer.source) for client in here)
