@@ -31,9 +31,19 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 class Trainer(RowTrainer):
     """With the tensors of a source."""
 
-    def __init__(self, ring: str, wide: int = 16, lacks: tuple[int, str] = (-1, "")) -> None:
+    def __init__(
+        self,
+        ring: str,
+        wide: int = 16,
+        lacks: tuple[int, str] = (-1, ""),
+        only: tuple[str, ...] = (),
+        more: str = "",
+    ) -> None:
         self.source = Source(wide)
-        super().__init__(ring, self.source.tensors, RANKS, lacks)
+        if more:
+            self.source.tensors[more] = torch.zeros(4)
+        sent = {n: one for n, one in self.source.tensors.items() if not only or n in only}
+        super().__init__(ring, sent, RANKS, lacks)
 
     def publish(self, version: int) -> list[threading.Thread]:
         self.source.fill(version)
@@ -173,10 +183,29 @@ def test_a_parameter_that_nothing_reaches_is_refused_by_name(ring: str, trainer:
     other.weight_loader = vllm_fakes.copied  # type: ignore[attr-defined]
     model = client.engine.model
     model.norm.register_parameter("scale", other)
-    with pytest.raises(rr.errors.LayoutMismatchError, match="parameter 'norm.scale'"):
+    lacking = "reaches 3 of 3 elements of parameter 'norm.scale'"
+    with pytest.raises(rr.errors.LayoutMismatchError, match=lacking):
         client.init_weight_transfer_engine(info(ring))
     model.norm.scale = model.norm.weight  # tied
     client.init_weight_transfer_engine(info(ring))
+
+
+def test_a_part_of_a_parameter_that_nothing_reaches_is_refused_by_name(ring: str) -> None:
+    trainer = Trainer(ring, only=("norm", "q", "down", "thin"))
+    client = Client(made_engine())
+    lacking = "reaches 128 of 256 elements of parameter 'qk.weight'"
+    with pytest.raises(rr.errors.LayoutMismatchError, match=lacking):
+        client.init_weight_transfer_engine(info(ring))
+    trainer.close()
+
+
+def test_a_tensor_that_no_loader_takes_is_refused_by_name(ring: str) -> None:
+    """Not by the finish, when the version is committed."""
+    trainer = Trainer(ring, more="unknown")
+    client = Client(made_engine())
+    with pytest.raises(rr.errors.LayoutMismatchError, match="not take tensor 'unknown'.*Attribute"):
+        client.init_weight_transfer_engine(info(ring))
+    trainer.close()
 
 
 def test_a_parameter_that_has_moved_is_refused_by_name(ring: str, trainer: Trainer) -> None:

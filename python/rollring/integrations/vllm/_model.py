@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from ...loaders import Copy, Place, Record, name_of, record
+from ...loaders import Copy, Place, Record, record
 from ...weights import WeightLayout, WeightView
 from ._generation import is_deferred_attention_layer
 from ._lora import bare
-from ._shards import Taken, refuse_unreached
+from ._shards import Taken, refuse_incomplete
 from ._trial import Loadable, obstacle
 
 _log = logging.getLogger("rollring")
@@ -88,7 +89,8 @@ class LoadedModel:
                 written directly are then written where they are served from.
 
         Raises:
-            LayoutMismatchError: No shards reach a parameter, which the text names.
+            LayoutMismatchError: Shards would make no whole model; the text names the tensor or the
+                parameter.
         """
         self._taken = shards
         if list(published) == self.published:
@@ -140,7 +142,7 @@ class LoadedModel:
             by_loader = {name for name, _, _ in self.published}
         self.direct = {module for module in copies if module not in self.reasons}
         if self._taken is not None:
-            self._refuse_unreached()
+            self._refuse_incomplete()
         with self._region():
             self._prepare(by_loader, [c for c in found.copies if c.place.module in self.direct])
 
@@ -158,19 +160,15 @@ class LoadedModel:
             self._tried[module] = obstacle(of_it, loadable, self._device)
         return self._tried[module]
 
-    def _refuse_unreached(self) -> None:
-        found = self._record
-        if found.unloaded:  # they may reach any parameter
-            return
-        written = {copy.place for copy in found.copies}
+    def _refuse_incomplete(self) -> None:
         parameters = {
-            place: module._parameters[place.tensor]
+            place: self._modules[place.module]._parameters.get(place.tensor)
             for place in self._loadable
-            if (module := self._modules[place.module])._parameters.get(place.tensor) is not None
         }
-        refuse_unreached(
-            {name_of(place): one for place, one in parameters.items()},
-            [name_of(at) for at in parameters if at in written or at.module in found.spoiled],
+        refuse_incomplete(
+            self._record,
+            {place: math.prod(one.shape) for place, one in self._loadable.items()},
+            {place: one for place, one in parameters.items() if one is not None},
         )
 
     @property

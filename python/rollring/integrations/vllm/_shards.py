@@ -16,7 +16,7 @@ import torch
 
 from ...adapters import torch_dtype
 from ...errors import LayoutMismatchError
-from ...loaders import Copy, name_of, taken_box
+from ...loaders import Copy, Place, Record, name_of, taken_box
 from ...weights import WeightLayout
 
 
@@ -29,9 +29,7 @@ def described(trainer: WeightLayout) -> list[tuple[str, torch.dtype, tuple[int, 
     dtypes = trainer.dtypes()
     for name, shape in trainer.tensors:
         if name not in dtypes and math.prod(shape) != 0:
-            raise LayoutMismatchError(
-                f"no rank of the trainer holds elements of tensor '{name}'", "layout_mismatch"
-            )
+            raise _mismatch(f"no rank of the trainer holds elements of tensor '{name}'")
     shapes = dict(trainer.tensors)
     return [(name, torch_dtype(dtype), shapes[name]) for name, dtype in dtypes.items()]
 
@@ -97,23 +95,44 @@ class Taken:
         return self._numbers[name]
 
 
-def refuse_unreached(parameters: Mapping[str, torch.Tensor], reached: Iterable[str]) -> None:
-    """Raises if no tensor of the trainer goes to one of a model's parameters, nor to one that
-    shares its memory: it would keep its values in each version.
+def refuse_incomplete(
+    found: Record, sizes: Mapping[Place, int], parameters: Mapping[Place, torch.Tensor]
+) -> None:
+    """Raises if a version would not be the whole model: elements that no tensor of the trainer
+    reaches would keep their values, and a tensor that the loaders do not take would end the finish.
+
+    Modules whose loaders do more than copy are not looked into.
 
     Args:
-        parameters: By name.
-        reached: Those that get values.
+        found: Of the loaders.
+        sizes: The number of elements when loaders run.
+        parameters: As they are now.
 
     Raises:
-        LayoutMismatchError: The text names the parameter.
+        LayoutMismatchError: The text names the tensor or the parameter.
     """
-    names = set(reached)
-    places = {parameters[name].data_ptr() for name in names if name in parameters} - {0}
-    for name, one in parameters.items():
-        if name not in names and one.data_ptr() not in places:
-            raise LayoutMismatchError(
-                f"no tensor of the trainer reaches parameter '{name}', which would keep its values "
-                "in each version: publish the whole model",
-                "layout_mismatch",
+    needs_values = ("RuntimeError", "NotImplementedError")  # of tensors without memory
+    for name, why in found.unloaded.items():
+        if not why.startswith(needs_values):
+            raise _mismatch(f"the model's loaders do not take tensor '{name}' ({why})")
+    if found.unloaded:  # they may reach any parameter
+        return
+    reached: dict[Place, int] = {}
+    for place, view in [
+        *((copy.place, copy.into) for copy in found.copies),
+        *set(found.zeroed),
+    ]:
+        reached[place] = reached.get(place, 0) + math.prod(view.shape)
+    addresses = {parameters[at].data_ptr() for at in reached if at in parameters} - {0}
+    for place, one in parameters.items():
+        lacks = sizes[place] - reached.get(place, 0)
+        is_tied = place not in reached and one.data_ptr() in addresses
+        if lacks > 0 and not is_tied and place.module not in found.spoiled:
+            raise _mismatch(
+                f"no tensor of the trainer reaches {lacks} of {sizes[place]} elements of parameter "
+                f"'{name_of(place)}', which would keep their values: publish the whole model"
             )
+
+
+def _mismatch(text: str) -> LayoutMismatchError:
+    return LayoutMismatchError(text, "layout_mismatch")
