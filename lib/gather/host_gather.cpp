@@ -46,26 +46,28 @@ bool count_up(const ColumnPlan& plan, double first, std::byte* to, std::uint64_t
 // Copies past the caches, of columns that have one dtype in records and target.
 class Streams {
   public:
-    // Calls of copy() follow in the order of calls of add().
-    void add(const ColumnPlan& plan, const Run& run) {
-        if (is_streamed(plan, run)) sources_.push_back(source_of(plan, run));
+    explicit Streams(std::size_t runs) {
+        sources_.reserve(runs);
+        targets_.reserve(runs);
     }
-    void start() { ahead_.emplace(sources_); }
-    void copy(const ColumnPlan& plan, const Run& run, std::byte* to) {
-        ahead_->begin(next_++);
-        stream_copy(to, source_of(plan, run), *ahead_);
+    // Whether copy() will do it.
+    bool add(const ColumnPlan& plan, const Run& run, std::byte* to) {
+        if (run.kind != Run::Kind::copied || plan.from_type() != plan.to_type()) return false;
+        sources_.emplace_back(run.from, run.count * plan.row_bytes());
+        targets_.push_back(to);
+        return true;
     }
-    static bool is_streamed(const ColumnPlan& plan, const Run& run) {
-        return run.kind == Run::Kind::copied && plan.from_type() == plan.to_type();
+    void copy() const {
+        ReadAhead ahead(sources_);
+        for (std::size_t i = 0; i < sources_.size(); i++) {
+            ahead.begin(i);
+            stream_copy(targets_[i], sources_[i], ahead);
+        }
     }
 
   private:
-    static ReadAhead::Source source_of(const ColumnPlan& plan, const Run& run) {
-        return {run.from, run.count * plan.row_bytes()};
-    }
     std::vector<ReadAhead::Source> sources_;
-    std::optional<ReadAhead> ahead_;
-    std::size_t next_ = 0;
+    std::vector<std::byte*> targets_;
 };
 
 // `streams`: null if caches hold the arrays.
@@ -76,10 +78,7 @@ bool run_all(const ColumnPlan& plan, const Finder& find, std::size_t i, Streams*
     plan.runs_of(i, found, [&](const Run& run) {
         std::byte* to = plan.target().data() + run.first * plan.row_bytes();
         const std::uint64_t elements = run.count * plan.row_elements();
-        if (streams != nullptr && Streams::is_streamed(plan, run)) {
-            streams->copy(plan, run, to);
-            return;
-        }
+        if (streams != nullptr && streams->add(plan, run, to)) return;
         switch (run.kind) {
             case Run::Kind::copied:
                 good &= convert(plan.from_type(), run.from, plan.to_type(), to, elements);
@@ -135,9 +134,10 @@ class HostGather {
     }
     Result<void> run(std::uint32_t threads) {
         const std::size_t workers = std::min<std::size_t>(threads_for(bytes_, threads), sequences_);
-        // Few turns at the counter, and still an even end.
+        // Few turns at the counter, and still an even end; and each one begins with lines that are
+        // not there yet.
         share_ =
-            std::clamp<std::size_t>(sequences_ / (std::max<std::size_t>(workers, 1) * 8), 1, 64);
+            std::clamp<std::size_t>(sequences_ / (std::max<std::size_t>(workers, 1) * 8), 1, 256);
         std::vector<std::jthread> helpers;
         for (std::size_t i = 1; i < workers; i++) {
             try {
@@ -164,27 +164,15 @@ class HostGather {
     }
     void copy(std::size_t begin, std::size_t end) {
         std::optional<Streams> streams;
-        if (bytes_ >= streamed_from) {
-            streams.emplace();
-            each(begin, end, [&](std::size_t column, std::size_t i) {
-                Found found;
-                static_cast<void>(finders_[column](i, found));
-                plans_[column].runs_of(i, found,
-                                       [&](const Run& run) { streams->add(plans_[column], run); });
-            });
-            streams->start();
-        }
-        each(begin, end, [&](std::size_t column, std::size_t i) {
-            const bool good =
-                run_all(plans_[column], finders_[column], i, streams ? &*streams : nullptr);
-            if (!good) bad_[column].note(i);
-        });
-    }
-    template <class Each>
-    void each(std::size_t begin, std::size_t end, const Each& each) const {
+        if (bytes_ >= streamed_from) streams.emplace((end - begin) * plans_.size());
         for (std::size_t i = begin; i < end; i++) {
-            for (std::size_t column = 0; column < plans_.size(); column++) each(column, i);
+            for (std::size_t column = 0; column < plans_.size(); column++) {
+                const bool good =
+                    run_all(plans_[column], finders_[column], i, streams ? &*streams : nullptr);
+                if (!good) bad_[column].note(i);
+            }
         }
+        if (streams) streams->copy();
     }
 
     std::span<const ColumnPlan> plans_;

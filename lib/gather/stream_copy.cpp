@@ -1,6 +1,7 @@
 #include "stream_copy.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -16,12 +17,13 @@ namespace {
 constexpr std::size_t line_bytes = 64;
 
 // Copies whole lines to an address that is a multiple of 64, and fetches as many others.
-using CopyLines = void (*)(std::byte* to, const std::byte* from, const std::byte* fetched,
-                           std::size_t lines);
+using CopyLines = void (*)(std::byte* to, const std::byte* from, std::size_t lines,
+                           ReadAhead& ahead);
 
-void copy_by_16(std::byte* to, const std::byte* from, const std::byte* fetched, std::size_t lines) {
-    for (; lines > 0; lines--, to += line_bytes, from += line_bytes, fetched += line_bytes) {
-        prefetch_to_read(fetched);
+void copy_by_16(std::byte* to, const std::byte* from, std::size_t lines, ReadAhead& given) {
+    ReadAhead ahead = given;  // in registers
+    for (; lines > 0; lines--, to += line_bytes, from += line_bytes) {
+        ahead.fetch();
         const auto* words = reinterpret_cast<const __m128i*>(from);
         auto* line = reinterpret_cast<__m128i*>(to);
         const __m128i a = _mm_loadu_si128(words);
@@ -33,15 +35,18 @@ void copy_by_16(std::byte* to, const std::byte* from, const std::byte* fetched, 
         _mm_stream_si128(line + 2, c);
         _mm_stream_si128(line + 3, d);
     }
+    given = ahead;
 }
 
 // A line in one store leaves the write-combining buffer at once.
-[[gnu::target("avx512f")]] void copy_by_64(std::byte* to, const std::byte* from,
-                                           const std::byte* fetched, std::size_t lines) {
-    for (; lines > 0; lines--, to += line_bytes, from += line_bytes, fetched += line_bytes) {
-        prefetch_to_read(fetched);
+[[gnu::target("avx512f")]] void copy_by_64(std::byte* to, const std::byte* from, std::size_t lines,
+                                           ReadAhead& given) {
+    ReadAhead ahead = given;
+    for (; lines > 0; lines--, to += line_bytes, from += line_bytes) {
+        ahead.fetch();
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
     }
+    given = ahead;
 }
 
 CopyLines chosen() {
@@ -53,20 +58,15 @@ CopyLines chosen() {
 void stream_copy(std::byte* to, ReadAhead::Source from, ReadAhead& ahead) {
     if (from.empty()) return;  // and may have no address
     static const CopyLines copy_lines = chosen();
-    const std::byte* at = from.data();
-    const std::byte* const end = at + from.size();
+    const std::size_t size = from.size();
     const std::size_t before =
-        std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(to) % line_bytes, from.size());
-    std::memcpy(to, at, before);
-    at += before;
-    to += before;
-    while (static_cast<std::size_t>(end - at) >= line_bytes) {
-        const auto next = ahead.lines(static_cast<std::size_t>(end - at) / line_bytes);
-        copy_lines(to, at, next.begin == nullptr ? at : next.begin, next.count);
-        at += next.count * line_bytes;
-        to += next.count * line_bytes;
-    }
-    std::memcpy(to, at, static_cast<std::size_t>(end - at));
+        std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(to) % line_bytes, size);
+    const std::size_t lines = (size - before) / line_bytes;
+    const std::size_t after = before + lines * line_bytes;
+    std::memcpy(to, from.data(), before);
+    copy_lines(to + before, from.data() + before, lines, ahead);
+    std::memcpy(to + after, from.data() + after, size - after);
+    for (std::size_t all = (size + line_bytes - 1) / line_bytes; all > lines; all--) ahead.fetch();
 }
 
 void end_streams() {

@@ -21,41 +21,41 @@ class ReadAhead {
     using Source = std::span<const std::byte>;
 
     explicit ReadAhead(std::span<const Source> sources) : sources_(sources) {
-        for (std::size_t left = lines_ahead; left > 0 && source_ < sources_.size();) {
-            const Lines some = lines(left);
-            for (std::size_t i = 0; i < some.count; i++) prefetch_to_read(some.begin + i * 64);
-            left -= some.count;
-        }
+        for (std::size_t i = 0; i < lines_ahead; i++) fetch();
     }
     // The copy of this source begins.
     void begin(std::size_t source) {
-        if (source_ >= source) return;
-        source_ = source;
-        at_ = 0;
+        if (source < opened_) return;
+        opened_ = source;
+        at_ = end_ = nullptr;
     }
-    // The next adjacent lines to be fetched, `most` at most. Null: there are none any more.
-    struct Lines {
-        const std::byte* begin;
-        std::size_t count;
-    };
-    Lines lines(std::size_t most) {
-        if (source_ == sources_.size()) return {nullptr, most};
-        const Source& source = sources_[source_];
-        const std::size_t left = (source.size() - at_ + 63) / 64;
-        const Lines found{source.data() + at_, std::min(most, left)};
-        at_ += found.count * 64;
-        if (found.count == left) {
-            source_++;
-            at_ = 0;
-        }
-        return found;
+    // The line that fetch() fetches; null: none is left.
+    const std::byte* next() { return at_ < end_ || open() ? at_ : nullptr; }
+    // To be called for each line of the sources, once it is copied.
+    void fetch() {
+        const std::byte* const line = next();
+        if (line == nullptr) return;
+        prefetch_to_read(line);
+        at_ += line_bytes;
     }
 
   private:
+    bool open() {
+        while (opened_ < sources_.size()) {
+            const Source& source = sources_[opened_++];
+            at_ = source.data();
+            end_ = at_ + source.size();
+            if (at_ < end_) return true;
+        }
+        return false;
+    }
+
+    static constexpr std::size_t line_bytes = 64;
     static constexpr std::size_t lines_ahead = 128;
     std::span<const Source> sources_;
-    std::size_t source_ = 0;
-    std::size_t at_ = 0;
+    std::size_t opened_ = 0;  // sources whose lines are fetched, or passed over
+    const std::byte* at_ = nullptr;
+    const std::byte* end_ = nullptr;
 };
 
 // Call end_streams() before another thread may read the target.
