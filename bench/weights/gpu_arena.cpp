@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "bench.hpp"
+#include "rounding.hpp"
 #include "weights/weights_memory.hpp"
 
 namespace bench {
@@ -77,9 +78,12 @@ class GpuArena final : public Arena {
         use();
         check(cudaMemcpyAsync(to, from, bytes, kind, stream_), "a copy");
     }
+    // As torch's allocator does: the last bytes of another length may be in smaller pages.
     [[nodiscard]] static std::byte* allocate(std::uint64_t bytes) {
+        constexpr std::uint64_t page_bytes = std::uint64_t{2} << 20;
         void* at = nullptr;
-        if (bytes != 0) check(cudaMalloc(&at, bytes), fmt::format("{} bytes of the GPU", bytes));
+        const std::uint64_t size = round_up(bytes, page_bytes);
+        if (size != 0) check(cudaMalloc(&at, size), fmt::format("{} bytes of the GPU", size));
         return static_cast<std::byte*>(at);
     }
     rollring::Device device_;
