@@ -309,15 +309,26 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     }
     // After timed_out it resumes where it was.
     bool is_lent = delta_ && delta_->comparing();
-    for (std::uint32_t i = is_lent ? update_.parts_done : update_.parts_lent; i < parts(); i++) {
+    for (std::uint32_t i = is_lent ? update_.parts_lent - 1 : update_.parts_lent; i < parts();
+         i++) {
         if (!std::exchange(is_lent, false)) {
             if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
         }
         auto taken = take_part(i, stream, deadline);
         if (!taken) return give_up_unless_late(std::move(taken.error()));
-        if (auto done = done_reading(i, stream); !done) return done;
+        if (keeps_turn(i + 1)) continue;
+        while (update_.parts_done <= i) {
+            if (auto done = done_reading(update_.parts_done, stream); !done) return done;
+        }
     }
     return {};
+}
+
+// Whether the parts that were compared stay lent until another one is, too: a slot that is free
+// makes a GPU turn to the trainer's process, which fills it, and each turn costs time.
+bool SubscriberImpl::keeps_turn(std::size_t next_part) const {
+    return delta_ && options_.device.is_gpu() && !is_over_link() && next_part < parts() &&
+           session_->is_filled(update_.first_part_number + next_part);
 }
 
 Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream, Deadline deadline) {

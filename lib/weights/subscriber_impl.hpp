@@ -121,6 +121,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     Result<void> verify(std::uint32_t part, Deadline deadline);
     // Into the tensors, or into the list of differences.
     Result<void> take_part(std::uint32_t part, Stream stream, Deadline deadline);
+    [[nodiscard]] bool keeps_turn(std::size_t next_part) const;
     std::span<const TensorPiece> show(std::uint32_t part);
     // The part that was lent first, or is being compared, is read once the stream gets there.
     Result<void> finish_oldest_part(Stream stream) {

@@ -341,6 +341,37 @@ TEST_CASE("the memory of a list is kept for versions that change about as much")
     CHECK(kept_for(1000) == 0);
 }
 
+TEST_CASE("parts that are filled are compared before a GPU is given back to the trainer") {
+    for (const Device at : {trainer_gpu, engine_gpu}) {
+        CAPTURE(at.gpu);
+        fake_device(trainer_gpu).reset();
+        fake_device(engine_gpu).reset();
+        const TestRing ring;
+        Tensors trainer = small_model();
+        Tensors engine = small_model();
+        auto publisher = publisher_on(ring, trainer, with_all_in_slots());
+        auto subscriber =
+            subscriber_on(ring, engine, {.rank = 0, .device = at, .staging = Staging::delta});
+        trainer.fill(1);
+        auto version = publisher.begin(1);
+        REQUIRE_OK(version);
+        REQUIRE_OK(version->put_all(patience()));
+        REQUIRE_OK(version->publish());
+        fake_device(at).compared_by_mark = -1;
+        auto update = subscriber.next(patience());
+        REQUIRE_OK(update);
+        REQUIRE_OK(update->load(patience()));
+        // On a GPU of its own the engine compares while the trainer fills.
+        const auto parts = static_cast<int>(publisher.parts());
+        REQUIRE(parts > 2);
+        CHECK(fake_device(at).compared_by_mark == (at.gpu == trainer_gpu.gpu ? parts : 1));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(version->commit(patience()));
+        REQUIRE_OK(update->adopt(patience()));
+        CHECK(engine.holds(1));
+    }
+}
+
 TEST_CASE("an engine's share of its device's time is that of its comparisons") {
     {
         const DevicePair throttled(on_gpu, {.staging = Staging::delta, .staging_share = 0.25});

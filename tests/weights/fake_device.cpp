@@ -99,7 +99,9 @@ class FakeDifference : public Difference {
         }
         if (device_->failed) return failure();
         if (device_->stopped) return refused(Errc::timed_out, "the device did not compare");
-        return difference_->compare(part, slot, stream, deadline);
+        auto compared = difference_->compare(part, slot, stream, deadline);
+        device_->comparisons++;
+        return compared;
     }
     Result<void> swap(std::size_t parts, Stream stream) override {
         if (device_->refuses) return failure();
@@ -147,6 +149,8 @@ class FakeMover : public HostMover {
     }
     Result<void> when_reached(Stream stream, Reached reached, void* context) override {
         if (device_->failed) return failure();
+        int none = -1;
+        device_->compared_by_mark.compare_exchange_strong(none, device_->comparisons);
         if (!device_->stopped) return HostMover::when_reached(stream, reached, context);
         Queue& queue = queues[index_of(*device_)];
         const std::scoped_lock lock(queue.mutex);
@@ -231,6 +235,7 @@ void FakeDevice::go_on() {
 
 void FakeDevice::reset() {
     stopped = failed = refuses = loses = is_full = raced = false;
+    comparisons = 0;
     static_cast<void>(take_all(*this));
 }
 

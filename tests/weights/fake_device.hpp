@@ -23,6 +23,8 @@ struct FakeDevice {
     std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
     std::atomic<double> share = 1;                // of the difference that was made last
     std::atomic<int> verifications = 0;           // of parts, that were asked for
+    std::atomic<int> comparisons = 0;             // of parts, that ended
+    std::atomic<int> compared_by_mark = -1;       // of them, before a mark was set while this is -1
     std::atomic<int> blocks = 0;                  // that were made and not freed
     // Runs the work that waits on the streams, and lets them go on.
     void go_on();
