@@ -1,10 +1,10 @@
 #pragma once
-// One warp copies a run of bytes of any alignment: 16-byte loads and stores, several in flight per
-// lane. If the two sides are not aligned to each other, stores are aligned, loads read the aligned
-// words around, and each lane composes a vector from its word and that of its neighbour.
+// A warp or a block copies a run of bytes of any alignment by 16-byte loads and stores. If the two
+// sides are not aligned to each other, stores are aligned, loads read the aligned words around, and
+// each lane composes a vector from its word and that of its neighbour.
 //
 // Nothing is read outside [from, from + readable), except for bytes before `from` in its 16-byte
-// word. Whole warps call all functions, with the same arguments.
+// word. All threads of a team call all functions, with the same arguments but for `thread`.
 
 #include <cstdint>
 
@@ -19,10 +19,31 @@ using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
 inline constexpr unsigned all_lanes = 0xffffffff;
-inline constexpr u32 rows = 8;  // 16-byte loads in flight per lane
 enum CastTo : u32 { cast_none, cast_bf16, cast_f16 };
 
-// Each word is read once, by one warp, so L1 is of no use.
+// The threads that copy a run together, and the 16-byte loads that each has in flight.
+template <u32 threads_, u32 rows_>
+struct Team {
+    static constexpr u32 threads = threads_;
+    static constexpr u32 rows = rows_;
+};
+// For short runs.
+using Warp = Team<warp_lanes, 8>;
+// For rows of a tile, of which the warps of a block copy several at once.
+using WarpOfBlock = Team<warp_lanes, 2>;
+// For tiles. More loads in flight are slower: the memory is fastest where the addresses that a
+// block uses at once are near each other.
+using Block = Team<copy_threads, 1>;
+
+__device__ __forceinline__ uint4 load(const uint4* at) {
+    uint4 value;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(at));
+    return value;
+}
+
+// Of memory that no kernel writes meanwhile, and that is read once, so that L1 is of no use.
 __device__ __forceinline__ uint4 load_once(const uint4* at) {
     uint4 value;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -51,11 +72,10 @@ __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, u32 skew) {
             __funnelshift_r(b2, b3, bits), __funnelshift_r(b3, b4, bits)};
 }
 
-// The word behind each lane's own: its neighbour's and, for the last lane, the first of the next
-// row.
-__device__ __forceinline__ uint4 neighbour(uint4 row, uint4 next_row, u32 lane) {
+// The word behind each lane's own: its neighbour's and, for the last lane, `beyond` of the first.
+__device__ __forceinline__ uint4 neighbour(uint4 row, uint4 beyond, u32 lane) {
     const u32 from = (lane + 1) % warp_lanes;
-    const uint4 give = lane == 0 ? next_row : row;
+    const uint4 give = lane == 0 ? beyond : row;
     return {__shfl_sync(all_lanes, give.x, from), __shfl_sync(all_lanes, give.y, from),
             __shfl_sync(all_lanes, give.z, from), __shfl_sync(all_lanes, give.w, from)};
 }
@@ -88,7 +108,7 @@ template <u32 cast, bool with_sums>
 __device__ __forceinline__ void put(u8* to, u32 index, uint4 value, u64 word, u64& sum) {
     using device::mix_word;
     if constexpr (cast == cast_none) {
-        __stcs(reinterpret_cast<uint4*>(to) + index, value);
+        reinterpret_cast<uint4*>(to)[index] = value;
         if constexpr (with_sums) {
             const u64 at = word + u64{index} * 4;
             sum += mix_word(value.x, at) + mix_word(value.y, at + 1) + mix_word(value.z, at + 2) +
@@ -104,51 +124,62 @@ __device__ __forceinline__ void put(u8* to, u32 index, uint4 value, u64 word, u6
     }
 }
 
-// Up to `rows` rows of vectors from `base` on; `full`: all of them below `vectors`.
-template <u32 cast, bool with_sums, bool skewed, bool full>
+// Up to Team::rows rows of vectors from `base` on; `full`: all of them below `vectors`.
+template <u32 cast, bool with_sums, bool skewed, bool full, class Team>
 __device__ __forceinline__ void put_rows(u8* to, const uint4* words, u32 base, u32 vectors,
-                                         u32 skew, u64 word, u32 lane, u64& sum) {
+                                         u32 skew, u64 word, u32 thread, u64& sum) {
     const u32 words_end = skewed ? vectors + 1 : vectors;
-    uint4 row[rows + 1];
+    const u32 lane = thread % warp_lanes;
+    uint4 row[Team::rows];
+    uint4 beyond[Team::rows];  // in lane 0: the word behind the warp's own
 #pragma unroll
-    for (u32 j = 0; j < rows; j++) {
-        const u32 index = base + j * warp_lanes + lane;
+    for (u32 j = 0; j < Team::rows; j++) {
+        const u32 index = base + j * Team::threads + thread;
         row[j] = {};
-        if (full || index < words_end) row[j] = load_once(words + index);
-    }
-    if constexpr (skewed) {
-        const u32 index = base + rows * warp_lanes;
-        row[rows] = {};
-        if (lane == 0 && (full || index < words_end)) row[rows] = load_once(words + index);
+        if (full || index < words_end) row[j] = load(words + index);
+        if constexpr (skewed) {
+            const bool is_next_row = Team::threads == warp_lanes && j + 1 < Team::rows;
+            const u32 behind = index + warp_lanes;
+            beyond[j] = {};
+            if (!is_next_row && lane == 0 && (full || behind < words_end)) {
+                beyond[j] = load(words + behind);
+            }
+        }
     }
 #pragma unroll
-    for (u32 j = 0; j < rows; j++) {
-        const u32 index = base + j * warp_lanes + lane;
+    for (u32 j = 0; j < Team::rows; j++) {
+        const u32 index = base + j * Team::threads + thread;
         uint4 value = row[j];
-        if constexpr (skewed) value = shifted(value, neighbour(value, row[j + 1], lane), skew);
+        if constexpr (skewed) {
+            const bool is_next_row = Team::threads == warp_lanes && j + 1 < Team::rows;
+            const uint4 behind = is_next_row ? row[(j + 1) % Team::rows] : beyond[j];
+            value = shifted(value, neighbour(value, behind, lane), skew);
+        }
         if (full || index < vectors) put<cast, with_sums>(to, index, value, word, sum);
     }
 }
 
-template <u32 cast, bool with_sums, bool skewed>
+template <u32 cast, bool with_sums, bool skewed, class Team>
 __device__ __forceinline__ void put_vectors(u8* to, const uint4* words, u32 vectors, u32 skew,
-                                            u64 word, u32 lane, u64& sum) {
-    constexpr u32 step = rows * warp_lanes;
+                                            u64 word, u32 thread, u64& sum) {
+    constexpr u32 step = Team::rows * Team::threads;
     u32 base = 0;
     for (; base + step <= vectors; base += step) {
-        put_rows<cast, with_sums, skewed, true>(to, words, base, vectors, skew, word, lane, sum);
+        put_rows<cast, with_sums, skewed, true, Team>(to, words, base, vectors, skew, word, thread,
+                                                      sum);
     }
     if (base < vectors) {
-        put_rows<cast, with_sums, skewed, false>(to, words, base, vectors, skew, word, lane, sum);
+        put_rows<cast, with_sums, skewed, false, Team>(to, words, base, vectors, skew, word, thread,
+                                                       sum);
     }
 }
 
-// The last bytes of a run, below 32: a packed word per lane. `to` is aligned to 4.
+// The last bytes of a run, below 32: a packed word per thread. `to` is aligned to 4.
 template <u32 cast, bool with_sums>
-__device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 word, u32 lane,
+__device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 word, u32 thread,
                                          u64& sum) {
     constexpr u32 source = cast == cast_none ? 4 : 8;  // bytes that make a packed word
-    const u32 begin = lane * source;
+    const u32 begin = thread * source;
     if (begin >= bytes) return;
     const u32 count = min(source, bytes - begin);
     u32 value = 0;
@@ -160,8 +191,8 @@ __device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 
         value = rounded<cast>(bytes_at(from + begin, 4), second);
         packed_bytes = count / 2;
     }
-    if constexpr (with_sums) sum += device::mix_word(value, word + lane);
-    to += lane * 4;
+    if constexpr (with_sums) sum += device::mix_word(value, word + thread);
+    to += thread * 4;
     if (packed_bytes == 4) {
         *reinterpret_cast<u32*>(to) = value;
     } else {
@@ -171,15 +202,15 @@ __device__ __forceinline__ void put_tail(u8* to, const u8* from, u32 bytes, u64 
 
 // Copies `bytes` (below 2^31) from `from`, with a cast if asked to. `to` is aligned to 16 (8 with a
 // cast) unless any_to allows any address. With sums, `word` is the index of the first packed word,
-// and the return value is the sum of the words that this lane has seen.
-template <u32 cast, bool with_sums, bool any_to>
+// and the return value is the sum of the words that this thread has seen.
+template <u32 cast, bool with_sums, bool any_to, class Team>
 __device__ __forceinline__ u64 copy_run(u8* to, const u8* from, u32 bytes, u64 readable, u64 word,
-                                        u32 lane) {
+                                        u32 thread) {
     static_assert(!any_to || (cast == cast_none && !with_sums));
     u64 sum = 0;
     if constexpr (any_to) {
         const u32 head = min(static_cast<u32>(-reinterpret_cast<u64>(to) & 15), bytes);
-        if (lane < head) to[lane] = from[lane];
+        if (thread < head) to[thread] = from[thread];
         to += head;
         from += head;
         bytes -= head;
@@ -189,18 +220,18 @@ __device__ __forceinline__ u64 copy_run(u8* to, const u8* from, u32 bytes, u64 r
     const uint4* words = reinterpret_cast<const uint4*>(from - skew);
     u32 vectors = bytes / 16;
     if (skew == 0) {
-        put_vectors<cast, with_sums, false>(to, words, vectors, 0, word, lane, sum);
+        put_vectors<cast, with_sums, false, Team>(to, words, vectors, 0, word, thread, sum);
     } else {
         // A vector needs the word behind its own, which must lie below the end of the readable
         // bytes.
         const u64 whole = (skew + readable) / 16;
         if (whole < u64{vectors} + 1) vectors = whole == 0 ? 0 : static_cast<u32>(whole - 1);
-        put_vectors<cast, with_sums, true>(to, words, vectors, skew, word, lane, sum);
+        put_vectors<cast, with_sums, true, Team>(to, words, vectors, skew, word, thread, sum);
     }
     const u32 done = vectors * 16;
     constexpr u32 ratio = cast == cast_none ? 1 : 2;
     put_tail<cast, with_sums>(to + done / ratio, from + done, bytes - done, word + done / ratio / 4,
-                              lane, sum);
+                              thread, sum);
     return sum;
 }
 

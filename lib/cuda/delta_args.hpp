@@ -58,8 +58,7 @@ struct DeltaArgs {
     DeltaHead* heads;  // of these tiles
     const DeltaJob* jobs;
     const Layout* layouts;
-    std::uint64_t tiles_end;   // of tiles and heads
-    std::uint64_t tile_count;  // for the launch, which has a warp for each at most
+    std::uint64_t tile_count;  // of tiles and heads
     std::uint64_t slot;
     // To compare:
     DeltaCounters* counters;

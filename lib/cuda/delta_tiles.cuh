@@ -389,7 +389,7 @@ __device__ __forceinline__ void exchange_tile(const DeltaTile& tile, const Delta
 // Tiles of one kind: block by block.
 template <class Element, bool strided>
 __device__ __forceinline__ void compare_tiles(const DeltaArgs& args, DeltaShared& shared) {
-    for (u64 at = blockIdx.x; at < args.tiles_end; at += gridDim.x) {
+    for (u64 at = blockIdx.x; at < args.tile_count; at += gridDim.x) {
         if (args.only_missing != 0 && args.heads[at].kind != delta_missing) continue;
         const DeltaTile tile = delta_tile(args, args.tiles[at]);
         compare_tile<Element, strided>(args, tile, args.heads[at], shared);
@@ -403,10 +403,10 @@ __device__ __forceinline__ void exchange_tiles(const DeltaArgs& args) {
     const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
     u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
     DeltaHead head{};
-    if (at < args.tiles_end) head = args.heads[at];
-    for (; at < args.tiles_end; at += warps) {
+    if (at < args.tile_count) head = args.heads[at];
+    for (; at < args.tile_count; at += warps) {
         DeltaHead next{};
-        if (at + warps < args.tiles_end) next = args.heads[at + warps];
+        if (at + warps < args.tile_count) next = args.heads[at + warps];
         if (head.count != 0) {
             exchange_tile<Element, strided>(delta_tile(args, args.tiles[at]), head, lane);
         }

@@ -21,6 +21,19 @@ constexpr std::array<const char*, kernel_count> kernel_names = {
     "rollring_delta_exchange",
 };
 
+constexpr std::uint64_t blocks_most = (std::uint64_t{1} << 31) - 1;  // of a launch, for CUDA
+
+// Of the others, each warp of a block takes one.
+bool has_a_tile_a_block(Kernel kernel) {
+    return kernel != Kernel::unpack_views && kernel != Kernel::gather &&
+           kernel != Kernel::delta_exchange;
+}
+
+unsigned threads_of(Kernel kernel) {
+    return kernel <= Kernel::checksum && kernel != Kernel::unpack_views ? copy_threads
+                                                                        : block_threads;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Gpu>> Gpu::open(Device device) {
@@ -55,7 +68,8 @@ Result<void> Gpu::load() {
         result = api().cuModuleGetFunction(&kernels_[i].function, module_, kernel_names[i]);
         if (result == CUDA_SUCCESS) {
             result = api().cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &blocks, kernels_[i].function, static_cast<int>(block_threads), 0);
+                &blocks, kernels_[i].function, static_cast<int>(threads_of(static_cast<Kernel>(i))),
+                0);
         }
         if (result != CUDA_SUCCESS) {
             return failed(result, fmt::format("find kernel {}", kernel_names[i]));
@@ -129,9 +143,9 @@ Result<void> Gpu::launch_tiles(Kernel kernel, const Grid& grid, void* args, CUst
     if (grid.tiles == 0) return {};
     const auto index = static_cast<std::size_t>(kernel);
     const Loaded& loaded = kernels_[index];
-    constexpr std::uint64_t tiles_per_block = block_threads / warp_lanes;
-    const std::uint64_t needed = (grid.tiles + tiles_per_block - 1) / tiles_per_block;
-    std::uint64_t blocks = std::min(needed, loaded.resident * std::max(grid.waves, 1u));
+    const std::uint64_t a_block = has_a_tile_a_block(kernel) ? 1 : block_threads / warp_lanes;
+    std::uint64_t blocks = std::min((grid.tiles + a_block - 1) / a_block, blocks_most);
+    if (grid.waves != 0) blocks = std::min(blocks, loaded.resident * grid.waves);
     if (grid.blocks_max != 0) blocks = std::min(blocks, grid.blocks_max);
     void* parameters[] = {args};
     CUlaunchAttribute early{};
@@ -140,7 +154,7 @@ Result<void> Gpu::launch_tiles(Kernel kernel, const Grid& grid, void* args, CUst
     CUlaunchConfig config{};
     config.gridDimX = static_cast<unsigned>(blocks);
     config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
-    config.blockDimX = block_threads;
+    config.blockDimX = threads_of(kernel);
     config.hStream = stream;
     config.attrs = &early;
     config.numAttrs = loaded.early ? 1 : 0;

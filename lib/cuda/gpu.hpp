@@ -57,7 +57,7 @@ class Gpu {
     [[nodiscard]] int attribute(CUdevice_attribute which) const;
 
     // Requires a current context. At most `waves` times as many blocks as fit on the GPU, and at
-    // most `blocks` unless it is 0.
+    // most `blocks`, unless these are 0.
     template <class Args>
     Result<void> launch(Kernel kernel, const Args& args, unsigned waves, CUstream stream,
                         std::uint64_t blocks = 0) const {
@@ -71,8 +71,8 @@ class Gpu {
 
     struct Grid {
         std::uint64_t tiles = 0;
-        unsigned waves = 1;
-        std::uint64_t blocks_max = 0;  // 0: no limit
+        unsigned waves = 0;            // 0: no limit
+        std::uint64_t blocks_max = 0;  // likewise
     };
     Result<void> launch_tiles(Kernel kernel, const Grid& grid, void* args, CUstream stream) const;
 

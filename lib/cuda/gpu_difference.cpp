@@ -192,7 +192,7 @@ DeltaArgs GpuDifference::args_for(const Run& run, const std::byte* slot) const {
     args.heads = std::bit_cast<DeltaHead*>(heads_.address()) + run.first;
     args.jobs = std::bit_cast<const DeltaJob*>(jobs_.address());
     args.layouts = std::bit_cast<const Layout*>(layouts_.address());
-    args.tiles_end = run.tiles;
+    args.tile_count = run.tiles;
     args.slot = reinterpret_cast<std::uint64_t>(slot);
     return args;
 }
@@ -211,7 +211,6 @@ Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missi
         if (const DeviceBuffer* chunk = list_.now()) args.memory = chunk->address() + list_.used();
         args.memory_bytes = list_.left();
         args.only_missing = only_missing ? 1 : 0;
-        args.tile_count = run.tiles * (block_threads / warp_lanes);
         auto launched = gpu_->launch(Kernel::delta_compare, args, tuning_.waves, queue);
         if (!launched) return launched;
     }
@@ -345,7 +344,6 @@ Result<void> GpuDifference::swap(std::size_t parts, Stream stream) {
     Result<void> launched;
     for (const Run& run : runs(0, std::min(parts, listed_))) {
         DeltaArgs args = args_for(run, nullptr);
-        args.tile_count = run.tiles;
         launched = gpu_->launch(Kernel::delta_exchange, args, 2 * tuning_.waves, *queue);
         FAULT_POINT("weights.swapped");
         if (!launched) break;

@@ -1,8 +1,9 @@
 #pragma once
 // The tables of a plan in device memory, for its kernels; read by g++ and by nvcc.
 //
-// A tile is a run of a job's elements that one warp copies: `tile_bytes` at the tensor's side, or
-// less at the end of a job. A job without elements has no tile.
+// A tile is a run of a job's elements that one block copies, or one warp where they are a view:
+// `tile_bytes` at the tensor's side, or less at the end of a job. A job without elements has no
+// tile.
 
 #include <cstdint>
 
@@ -10,6 +11,7 @@ namespace rollring::cuda {
 
 inline constexpr unsigned warp_lanes = 32;
 inline constexpr unsigned block_threads = 256;
+inline constexpr unsigned copy_threads = 128;  // of a block that copies a tile
 inline constexpr unsigned dims_max = 6;
 
 struct alignas(16) DeviceJob {

@@ -1,10 +1,10 @@
-// Packing, unpacking and checksums of many tensors in one launch: warps take tiles from a table,
-// each at a stride of the number of warps.
+// Packing, unpacking and checksums of many tensors in one launch: blocks take tiles from a table,
+// each at a stride of the number of blocks, or one each.
 //
 // Plain plans (contiguous, no casts), plans with casts and plans with anything have kernels of
 // their own, with sums and without: an unused feature costs neither registers nor branches. The
-// tiles of views that are not contiguous have a kernel, and a launch, to themselves. Differences
-// have tables and kernels of their own.
+// tiles of views that are not contiguous have a kernel, and a launch, to themselves; there each
+// warp takes a tile. Differences have tables and kernels of their own.
 
 #include "copy_run.cuh"
 #include "copy_view.hpp"
@@ -44,30 +44,36 @@ __device__ __forceinline__ Work work_of(const KernelArgs& args, Tile tile) {
     return work;
 }
 
-__device__ __forceinline__ void add_sum(const KernelArgs& args, u32 job, u64 sum, u32 lane) {
+// Called by the whole block.
+__device__ __forceinline__ void add_sum(const KernelArgs& args, u32 job, u64 sum) {
+    __shared__ u64 of_warps[copy_threads / warp_lanes];
 #pragma unroll
     for (u32 step = warp_lanes / 2; step > 0; step /= 2) {
         sum += __shfl_xor_sync(all_lanes, sum, step);
     }
-    if (lane == 0) {
+    if (threadIdx.x % warp_lanes == 0) of_warps[threadIdx.x / warp_lanes] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (u32 warp = 1; warp < copy_threads / warp_lanes; warp++) sum += of_warps[warp];
         atomicAdd(reinterpret_cast<unsigned long long*>(args.sums) + job,
                   static_cast<unsigned long long>(sum));
     }
+    __syncthreads();  // the next tile has sums, too
 }
 
-// The sum of packed bytes as they lie in the slot.
-__device__ __forceinline__ u64 sum_of(const u8* packed, u32 bytes, u64 word, u32 lane) {
+// This thread's part of the sum of packed bytes as they lie in the slot.
+__device__ __forceinline__ u64 sum_of(const u8* packed, u32 bytes, u64 word) {
     using device::mix_word;
     const uint4* vectors = reinterpret_cast<const uint4*>(packed);
     u64 sum = 0;
 #pragma unroll 4
-    for (u32 i = lane; i < bytes / 16; i += warp_lanes) {
+    for (u32 i = threadIdx.x; i < bytes / 16; i += copy_threads) {
         const uint4 value = __ldcg(vectors + i);
         const u64 at = word + u64{i} * 4;
         sum += mix_word(value.x, at) + mix_word(value.y, at + 1) + mix_word(value.z, at + 2) +
                mix_word(value.w, at + 3);
     }
-    const u32 tail = bytes / 16 * 16 + lane * 4;
+    const u32 tail = bytes / 16 * 16 + threadIdx.x * 4;
     if (tail < bytes) {
         u32 value = 0;
         for (u32 i = 0; i < min(4u, bytes - tail); i++) {
@@ -119,12 +125,12 @@ __device__ __forceinline__ void store_element(u8* to, u64 value, u32 shift) {
     for (u32 i = 0; i < 1u << shift; i++) to[i] = static_cast<u8>(value >> (8 * i));
 }
 
-// One element per lane: any strides, any cast.
+// One element per thread: any strides, any cast.
 template <bool pack>
-__device__ void copy_elements(const Work& work, const Layout& layout, u32 lane) {
+__device__ void copy_elements(const Work& work, const Layout& layout) {
     const u32 shift = work.job.element_shift;
     const u64 first = work.job.first_element + work.begin;
-    for (u32 i = lane; i < work.elements; i += warp_lanes) {
+    for (u32 i = threadIdx.x; i < work.elements; i += copy_threads) {
         u8* element = place(layout, work.job.tensor, first + i);
         if constexpr (!pack) {
             store_element(element, load_element(work.packed + (u64{i} << shift), shift), shift);
@@ -139,84 +145,86 @@ __device__ void copy_elements(const Work& work, const Layout& layout, u32 lane) 
     }
 }
 
-// Long contiguous rows: a run for each.
+// Long contiguous rows: a warp copies one, or the tile's part of it.
 template <bool pack>
-__device__ void copy_rows(const Work& work, const Layout& layout, u32 lane) {
+__device__ void copy_rows(const Work& work, const Layout& layout) {
+    constexpr u32 warps = copy_threads / warp_lanes;
+    const u32 lane = threadIdx.x % warp_lanes;
     const u32 shift = work.job.element_shift;
     const u64 extent = layout.shape[layout.dims - 1];
-    u64 element = work.job.first_element + work.begin;
-    u8* packed = work.packed;
-    u64 column = element % extent;
-    for (u64 left = work.elements; left > 0;) {
-        const u64 count = min(left, extent - column);
-        const u32 bytes = static_cast<u32>(count << shift);
-        u8* row = place(layout, work.job.tensor, element);
-        if constexpr (pack) {
-            copy_run<cast_none, false, true>(packed, row, bytes, bytes, 0, lane);
-        } else {
-            copy_run<cast_none, false, true>(row, packed, bytes, bytes, 0, lane);
-        }
-        packed += bytes;
-        element += count;
-        left -= count;
-        column = 0;
+    const u64 first = work.job.first_element + work.begin;
+    const u64 end = first + work.elements;
+    for (u64 row = first / extent + threadIdx.x / warp_lanes; row * extent < end; row += warps) {
+        const u64 begin = max(first, row * extent);
+        const u32 bytes = static_cast<u32>((min(end, (row + 1) * extent) - begin) << shift);
+        u8* in_tensor = place(layout, work.job.tensor, begin);
+        u8* packed = work.packed + ((begin - first) << shift);
+        u8* to = pack ? packed : in_tensor;
+        copy_run<cast_none, false, true, WarpOfBlock>(to, pack ? in_tensor : packed, bytes, bytes,
+                                                      0, lane);
     }
 }
 
 template <bool pack>
-__device__ void copy_strided(const KernelArgs& args, const Work& work, u32 lane) {
+__device__ void copy_strided(const KernelArgs& args, const Work& work) {
     constexpr u64 long_row = 256;  // bytes: half a warp's worth of one load
     const Layout& layout = args.layouts[work.job.layout - 1];
     const u32 shift = work.job.element_shift;
     const u64 inner = layout.dims - 1;
     if (work.job.cast == cast_none && layout.strides[inner] == std::int64_t{1} << shift &&
         layout.shape[inner] << shift >= long_row) {
-        copy_rows<pack>(work, layout, lane);
+        copy_rows<pack>(work, layout);
     } else {
-        copy_elements<pack>(work, layout, lane);
+        copy_elements<pack>(work, layout);
     }
 }
 
 template <u32 cast, bool with_sums>
-__device__ __forceinline__ u64 pack_run(const Work& work, u32 lane) {
+__device__ __forceinline__ u64 pack_run(const Work& work) {
     const u32 shift = work.job.element_shift;
     const u8* from = reinterpret_cast<const u8*>(work.job.tensor + (work.begin << shift));
-    return copy_run<cast, with_sums, false>(work.packed, from, work.elements << shift,
-                                            work.left << shift, work.word, lane);
+    return copy_run<cast, with_sums, false, Block>(work.packed, from, work.elements << shift,
+                                                   work.left << shift, work.word, threadIdx.x);
 }
 
 template <u32 features, bool with_sums>
-__device__ __forceinline__ void pack_tile(const KernelArgs& args, Tile tile, u32 lane) {
+__device__ __forceinline__ void pack_tile(const KernelArgs& args, Tile tile) {
     const Work work = work_of(args, tile);
     u64 sum = 0;
     if (features == anything && work.job.layout != 0) {
-        copy_strided<true>(args, work, lane);
+        copy_strided<true>(args, work);
         if constexpr (with_sums) {
-            __syncwarp();  // the other lanes' stores can be read now
+            __syncthreads();  // the other threads' stores can be read now
             const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
-            sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
+            sum = sum_of(work.packed, work.elements << packed_shift, work.word);
         }
     } else if (features == plain || work.job.cast == cast_none) {
-        sum = pack_run<cast_none, with_sums>(work, lane);
+        sum = pack_run<cast_none, with_sums>(work);
     } else if (work.job.cast == cast_bf16) {
-        sum = pack_run<cast_bf16, with_sums>(work, lane);
+        sum = pack_run<cast_bf16, with_sums>(work);
     } else {
-        sum = pack_run<cast_f16, with_sums>(work, lane);
+        sum = pack_run<cast_f16, with_sums>(work);
     }
-    if constexpr (with_sums) add_sum(args, tile.job, sum, lane);
+    if constexpr (with_sums) add_sum(args, tile.job, sum);
 }
 
 template <u32 features>
-__device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile, u32 lane) {
+__device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile) {
     const Work work = work_of(args, tile);
     if (features == anything && work.job.layout != 0) {
-        copy_strided<false>(args, work, lane);
+        copy_strided<false>(args, work);
         return;
     }
     const u32 shift = work.job.element_shift;
     u8* to = reinterpret_cast<u8*>(work.job.tensor + (work.begin << shift));
-    copy_run<cast_none, false, true>(to, work.packed, work.elements << shift, work.left << shift, 0,
-                                     lane);
+    copy_run<cast_none, false, true, Block>(to, work.packed, work.elements << shift,
+                                            work.left << shift, 0, threadIdx.x);
+}
+
+__device__ __forceinline__ void checksum_tile(const KernelArgs& args, Tile tile) {
+    const Work work = work_of(args, tile);
+    const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
+    add_sum(args, tile.job, sum_of(work.packed, work.elements << packed_shift, work.word));
 }
 
 __device__ __forceinline__ void unpack_view_tile(const KernelArgs& args, Tile tile, u32 lane) {
@@ -227,36 +235,24 @@ __device__ __forceinline__ void unpack_view_tile(const KernelArgs& args, Tile ti
         return;
     }
     copy_view_rows(view_tile(args, tile), layout, [lane](u64 to, u64 from, u32 bytes) {
-        copy_run<cast_none, false, true>(reinterpret_cast<u8*>(to),
-                                         reinterpret_cast<const u8*>(from), bytes, bytes, 0, lane);
+        copy_run<cast_none, false, true, Warp>(
+            reinterpret_cast<u8*>(to), reinterpret_cast<const u8*>(from), bytes, bytes, 0, lane);
     });
 }
 
-// Calls `each(tile, lane)` for the tiles of this warp; loads the next tile meanwhile.
-template <class Each>
-__device__ __forceinline__ void for_tiles(const KernelArgs& args, Each each) {
-    const u32 lane = threadIdx.x % warp_lanes;
-    const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
-    u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
-    if (at >= args.tile_count) return;
-    const uint2* tiles = reinterpret_cast<const uint2*>(args.tiles);
-    uint2 tile = __ldg(tiles + at);
-    for (;;) {
-        at += warps;
-        uint2 next = {};
-        if (at < args.tile_count) next = __ldg(tiles + at);
-        each(Tile{tile.x, tile.y}, lane);
-        if (at >= args.tile_count) return;
-        tile = next;
-    }
+__device__ __forceinline__ Tile tile_at(const KernelArgs& args, u64 at) {
+    const uint2 tile = __ldg(reinterpret_cast<const uint2*>(args.tiles) + at);
+    return {tile.x, tile.y};
 }
 
 }  // namespace
 
-#define ROLLRING_KERNEL(name, call)                                            \
-    extern "C" __global__ void __launch_bounds__(block_threads)                \
-        name(const __grid_constant__ KernelArgs args) {                        \
-        for_tiles(args, [&](Tile tile, u32 lane) { call(args, tile, lane); }); \
+#define ROLLRING_KERNEL(name, call)                                        \
+    extern "C" __global__ void __launch_bounds__(copy_threads)             \
+        name(const __grid_constant__ KernelArgs args) {                    \
+        for (u64 at = blockIdx.x; at < args.tile_count; at += gridDim.x) { \
+            call(args, tile_at(args, at));                                 \
+        }                                                                  \
     }
 
 ROLLRING_KERNEL(rollring_pack_plain, (pack_tile<plain, false>))
@@ -267,16 +263,22 @@ ROLLRING_KERNEL(rollring_pack_anything, (pack_tile<anything, false>))
 ROLLRING_KERNEL(rollring_pack_anything_sums, (pack_tile<anything, true>))
 ROLLRING_KERNEL(rollring_unpack_plain, (unpack_tile<plain>))
 ROLLRING_KERNEL(rollring_unpack_anything, (unpack_tile<anything>))
-ROLLRING_KERNEL(rollring_unpack_views, unpack_view_tile)
+ROLLRING_KERNEL(rollring_checksum, checksum_tile)
 
+// Warp by warp; the next tile is loaded meanwhile.
 extern "C" __global__ void __launch_bounds__(block_threads)
-    rollring_checksum(const __grid_constant__ KernelArgs args) {
-    for_tiles(args, [&](Tile tile, u32 lane) {
-        const Work work = work_of(args, tile);
-        const u32 packed_shift = work.job.cast == cast_none ? work.job.element_shift : 1;
-        const u64 sum = sum_of(work.packed, work.elements << packed_shift, work.word, lane);
-        add_sum(args, tile.job, sum, lane);
-    });
+    rollring_unpack_views(const __grid_constant__ KernelArgs args) {
+    const u64 warps = u64{gridDim.x} * (block_threads / warp_lanes);
+    u64 at = u64{blockIdx.x} * (block_threads / warp_lanes) + threadIdx.x / warp_lanes;
+    Tile tile{};
+    if (at < args.tile_count) tile = tile_at(args, at);
+    while (at < args.tile_count) {
+        at += warps;
+        Tile next{};
+        if (at < args.tile_count) next = tile_at(args, at);
+        unpack_view_tile(args, tile, threadIdx.x % warp_lanes);
+        tile = next;
+    }
 }
 
 // A kernel that is launched early has its blocks resident, and reads, while the previous one runs:

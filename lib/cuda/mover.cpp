@@ -15,8 +15,9 @@ struct Range {
     std::size_t bytes = 0;
 };
 
-// Of threads with 64 bytes under way each: some times the bytes that a link has under way.
-constexpr std::uint64_t link_blocks = 128;
+// Of threads with 16 bytes under way each, or with more for views: the bytes that a link has under
+// way, and as many again.
+constexpr std::uint64_t link_blocks = 256;
 
 class GpuMover : public device::Mover {
   public:

@@ -12,11 +12,12 @@ namespace rollring::cuda {
 
 // Measured values; tests and pack_rate try others.
 struct Tuning {
-    std::uint64_t tile_bytes = 16384;  // at the tensor's side, a multiple of 256
-    unsigned waves = 4;                // blocks per launch: more balance, fewer start quicker
-    std::uint64_t unpack_blocks = 0;   // at most; 0: no limit
-    // Of the tensors, for a launch: in a longer one, warps that have many tiles drift apart, and
-    // with them the addresses that are used at once.
+    std::uint64_t tile_bytes = 8192;  // at the tensor's side, a multiple of 256
+    // Of blocks, as many as fit on the GPU each; 0: a block for each tile. The GPU starts blocks in
+    // order, so that the addresses that are used at once are near each other.
+    unsigned waves = 0;
+    std::uint64_t unpack_blocks = 0;  // at most; 0: no limit
+    // Of the tensors, for a launch: other streams have their turn between two.
     std::uint64_t launch_bytes = std::uint64_t{512} << 20;
 };
 
