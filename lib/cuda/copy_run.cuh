@@ -34,6 +34,8 @@ using WarpOfBlock = Team<warp_lanes, 2>;
 // For tiles. More loads in flight are slower: the memory is fastest where the addresses that a
 // block uses at once are near each other.
 using Block = Team<copy_threads, 1>;
+// For tiles of another GPU's memory: a link needs many bytes under way, from a few blocks.
+using BlockOverLink = Team<copy_threads, 8>;
 
 __device__ __forceinline__ uint4 load(const uint4* at) {
     uint4 value;

@@ -14,11 +14,11 @@ namespace rollring::cuda {
 namespace {
 
 constexpr std::array<const char*, kernel_count> kernel_names = {
-    "rollring_pack_plain",      "rollring_pack_plain_sums", "rollring_pack_casts",
-    "rollring_pack_casts_sums", "rollring_pack_anything",   "rollring_pack_anything_sums",
-    "rollring_unpack_plain",    "rollring_unpack_anything", "rollring_unpack_views",
-    "rollring_checksum",        "rollring_gather",          "rollring_delta_compare",
-    "rollring_delta_exchange",
+    "rollring_pack_plain",      "rollring_pack_plain_sums",  "rollring_pack_casts",
+    "rollring_pack_casts_sums", "rollring_pack_anything",    "rollring_pack_anything_sums",
+    "rollring_unpack_plain",    "rollring_unpack_over_link", "rollring_unpack_anything",
+    "rollring_unpack_views",    "rollring_checksum",         "rollring_gather",
+    "rollring_delta_compare",   "rollring_delta_exchange",
 };
 
 constexpr std::uint64_t blocks_most = (std::uint64_t{1} << 31) - 1;  // of a launch, for CUDA

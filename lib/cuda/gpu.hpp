@@ -21,6 +21,7 @@ enum class Kernel : std::size_t {
     pack_anything,
     pack_anything_sums,
     unpack_plain,
+    unpack_over_link,
     unpack_anything,
     unpack_views,
     checksum,
@@ -28,7 +29,7 @@ enum class Kernel : std::size_t {
     delta_compare,
     delta_exchange,
 };
-inline constexpr std::size_t kernel_count = 13;
+inline constexpr std::size_t kernel_count = 14;
 
 class Gpu {
   public:

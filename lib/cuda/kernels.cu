@@ -208,7 +208,7 @@ __device__ __forceinline__ void pack_tile(const KernelArgs& args, Tile tile) {
     if constexpr (with_sums) add_sum(args, tile.job, sum);
 }
 
-template <u32 features>
+template <u32 features, class Team>
 __device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile) {
     const Work work = work_of(args, tile);
     if (features == anything && work.job.layout != 0) {
@@ -217,8 +217,8 @@ __device__ __forceinline__ void unpack_tile(const KernelArgs& args, Tile tile) {
     }
     const u32 shift = work.job.element_shift;
     u8* to = reinterpret_cast<u8*>(work.job.tensor + (work.begin << shift));
-    copy_run<cast_none, false, true, Block>(to, work.packed, work.elements << shift,
-                                            work.left << shift, 0, threadIdx.x);
+    copy_run<cast_none, false, true, Team>(to, work.packed, work.elements << shift,
+                                           work.left << shift, 0, threadIdx.x);
 }
 
 __device__ __forceinline__ void checksum_tile(const KernelArgs& args, Tile tile) {
@@ -261,8 +261,9 @@ ROLLRING_KERNEL(rollring_pack_casts, (pack_tile<casts, false>))
 ROLLRING_KERNEL(rollring_pack_casts_sums, (pack_tile<casts, true>))
 ROLLRING_KERNEL(rollring_pack_anything, (pack_tile<anything, false>))
 ROLLRING_KERNEL(rollring_pack_anything_sums, (pack_tile<anything, true>))
-ROLLRING_KERNEL(rollring_unpack_plain, (unpack_tile<plain>))
-ROLLRING_KERNEL(rollring_unpack_anything, (unpack_tile<anything>))
+ROLLRING_KERNEL(rollring_unpack_plain, (unpack_tile<plain, Block>))
+ROLLRING_KERNEL(rollring_unpack_over_link, (unpack_tile<plain, BlockOverLink>))
+ROLLRING_KERNEL(rollring_unpack_anything, (unpack_tile<anything, Block>))
 ROLLRING_KERNEL(rollring_checksum, checksum_tile)
 
 // Warp by warp; the next tile is loaded meanwhile.

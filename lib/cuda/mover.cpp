@@ -15,10 +15,6 @@ struct Range {
     std::size_t bytes = 0;
 };
 
-// Of threads with 16 bytes under way each, or with more for views: the bytes that a link has under
-// way, and as many again.
-constexpr std::uint64_t link_blocks = 256;
-
 class GpuMover : public device::Mover {
   public:
     explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
@@ -31,7 +27,8 @@ class GpuMover : public device::Mover {
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
     std::optional<std::size_t> find_absent(std::span<const device::MemoryPlace> places) override;
     Result<std::unique_ptr<device::CopyPlan>> plan(std::vector<device::CopyJob> jobs) override {
-        return make_plan(gpu_, jobs, {.unpack_blocks = over_link_ ? link_blocks : 0});
+        if (!over_link_) return make_plan(gpu_, jobs);
+        return make_plan(gpu_, jobs, {.tile_bytes = 16384, .over_link = true});
     }
     Result<std::unique_ptr<device::Difference>> difference(
         std::vector<std::vector<device::CopyJob>> parts) override {

@@ -16,6 +16,10 @@ namespace {
 
 using device::CopyJob;
 
+// Few, so that copies within the GPU have the rest: their 16-byte loads under way are twice as many
+// as a link has.
+constexpr std::uint64_t link_blocks = 128;
+
 Kernel pack_kernel(Features features, bool sums) {
     switch (features) {
         case Features::plain:
@@ -205,15 +209,16 @@ Result<void> GpuPlan::unpack(const std::byte* slot, Stream stream) {
     auto args = args_for(slot, true, 0);
     if (!args) return std::unexpected(args.error());
     const Context::Scope scope(gpu_->context());
-    const Kernel kernel =
-        features_ == Features::plain ? Kernel::unpack_plain : Kernel::unpack_anything;
+    const Kernel plain = tuning_.over_link ? Kernel::unpack_over_link : Kernel::unpack_plain;
+    const Kernel kernel = features_ == Features::plain ? plain : Kernel::unpack_anything;
     const auto behind = gpu_->stream_behind(stream);
     if (!behind) return std::unexpected(behind.error());
-    auto launched = launch(kernel, *args, *behind, tuning_.unpack_blocks);
+    const std::uint64_t blocks = tuning_.over_link ? link_blocks : 0;
+    auto launched = launch(kernel, *args, *behind, blocks);
     if (!launched || view_tiles_ == 0) return launched;
     args->tiles += args->tile_count;
     args->tile_count = view_tiles_;
-    return gpu_->launch(Kernel::unpack_views, *args, tuning_.waves, *behind, tuning_.unpack_blocks);
+    return gpu_->launch(Kernel::unpack_views, *args, tuning_.waves, *behind, blocks);
 }
 
 Result<std::optional<std::size_t>> GpuPlan::verify(const std::byte* slot, std::uint64_t sums_offset,

@@ -16,7 +16,7 @@ struct Tuning {
     // Of blocks, as many as fit on the GPU each; 0: a block for each tile. The GPU starts blocks in
     // order, so that the addresses that are used at once are near each other.
     unsigned waves = 0;
-    std::uint64_t unpack_blocks = 0;  // at most; 0: no limit
+    bool over_link = false;  // unpacks from another GPU's memory
     // Of the tensors, for a launch: other streams have their turn between two.
     std::uint64_t launch_bytes = std::uint64_t{512} << 20;
 };

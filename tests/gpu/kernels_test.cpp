@@ -104,8 +104,10 @@ TEST_CASE("every misalignment at sizes around those of vectors, warps and tiles"
 }
 
 TEST_CASE("tiles and grids of other sizes") {
-    constexpr std::array<Tuning, 4> tunings = {
+    constexpr std::array<Tuning, 6> tunings = {
         {{.tile_bytes = 2048},
+         {.over_link = true},
+         {.tile_bytes = 16384, .over_link = true},
          {.tile_bytes = 4096, .waves = 1},
          {.tile_bytes = 65536, .waves = 64, .launch_bytes = 200'000},
          {.tile_bytes = 1 << 20, .waves = 1000}}};

@@ -60,8 +60,10 @@ TEST_CASE("random views out of slots that are cut within rows") {
 }
 
 TEST_CASE("views of long rows, aligned and not, in tiles of several sizes") {
-    constexpr std::array<Tuning, 3> tunings = {
-        {{}, {.tile_bytes = 2048, .waves = 1}, {.tile_bytes = 65536}}};
+    constexpr std::array<Tuning, 4> tunings = {{{},
+                                                {.tile_bytes = 2048, .waves = 1},
+                                                {.tile_bytes = 65536},
+                                                {.tile_bytes = 16384, .over_link = true}}};
     for (unsigned seed = 1; seed <= 60; seed++) {
         CAPTURE(seed);
         Random random(1000 + seed);

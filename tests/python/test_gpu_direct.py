@@ -70,7 +70,8 @@ def test_a_tensor_that_moved_is_refused_by_name(ring: str) -> None:
     tensors = standing(1)
     with rr.WeightPublisher(ring, tensors, memory="direct") as trainer:
         trainer.publish(1, PATIENCE)
-        tensors["embed"].data = tensors["embed"].clone()
+        kept = tensors["embed"].data  # so that nothing else comes to lie there
+        tensors["embed"].data = kept.clone()
         with pytest.raises(rr.UnsupportedError, match="'embed'.*has moved"):
             trainer.publish(2, PATIENCE)
         with trainer.begin(3) as transaction:
