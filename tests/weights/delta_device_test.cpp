@@ -372,6 +372,55 @@ TEST_CASE("parts that are filled are compared before a GPU is given back to the 
     }
 }
 
+TEST_CASE("an engine that keeps parts while its device stops can go on, or give the version up") {
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    gpu.reset();
+    fake_device(engine_gpu).reset();
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    auto publisher = publisher_on(ring, trainer, with_all_in_slots());
+    auto subscriber =
+        subscriber_on(ring, engine, {.rank = 0, .device = trainer_gpu, .staging = Staging::delta});
+    trainer.fill(1);
+    auto version = publisher.begin(1);
+    REQUIRE_OK(version);
+    REQUIRE_OK(version->put_all(patience()));
+    REQUIRE_OK(version->publish());
+    auto update = subscriber.next(patience());
+    REQUIRE_OK(update);
+    gpu.stops_at = 2;  // two parts are compared, and kept
+    const auto late = update->load(soon());
+    REQUIRE(!late);
+    CHECK(late.error().code == Errc::timed_out);
+    CHECK(gpu.comparisons == 2);
+
+    SUBCASE("goes on") {
+        gpu.go_on();
+        REQUIRE_OK(update->load(patience()));
+        CHECK(gpu.comparisons == static_cast<int>(publisher.parts()));
+        REQUIRE_OK(update->stage(patience()));
+        REQUIRE_OK(version->commit(patience()));
+        REQUIRE_OK(update->adopt(patience()));
+        CHECK(engine.holds(1));
+    }
+    SUBCASE("gives up") {
+        update->reject("changed its mind");
+        CHECK(gpu.queued() == 1);  // the comparison still reads its slot
+        const auto next = subscriber.next(soon());
+        REQUIRE(!next);
+        CHECK(next.error().message.contains("its device to finish reading"));
+        version->abort();
+        gpu.go_on();
+        trainer.fill(2);
+        std::thread taking([&] { CHECK(take(subscriber).value_or(-1) == 2); });
+        const auto committed = send(publisher, trainer, 2).commit(patience());
+        taking.join();
+        REQUIRE_OK(committed);
+        CHECK(engine.holds(2));
+    }
+}
+
 TEST_CASE("an engine's share of its device's time is that of its comparisons") {
     {
         const DevicePair throttled(on_gpu, {.staging = Staging::delta, .staging_share = 0.25});

@@ -95,6 +95,7 @@ class FakeDifference : public Difference {
         device_->compares_on = stream.handle;
         if (device_->loses) return failure();
         if (device_->is_full) return Fit::no_memory;
+        if (device_->stops_at == device_->comparisons) device_->stopped = true;
         while (device_->stopped && !device_->failed && !deadline.passed()) {
         }
         if (device_->failed) return failure();
@@ -230,12 +231,14 @@ FakeDevice& fake_device(Device device) {
 
 void FakeDevice::go_on() {
     stopped = false;
+    stops_at = -1;
     for (const Queued& one : take_all(*this)) one.reached(one.context);
 }
 
 void FakeDevice::reset() {
     stopped = failed = refuses = loses = is_full = raced = false;
     comparisons = 0;
+    stops_at = -1;
     static_cast<void>(take_all(*this));
 }
 
