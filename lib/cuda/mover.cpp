@@ -2,8 +2,10 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <utility>
 
+#include "callbacks.hpp"
 #include "gpu_difference.hpp"
 #include "plan.hpp"
 
@@ -17,11 +19,7 @@ struct Range {
 
 class GpuMover : public device::Mover {
   public:
-    explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(std::move(gpu)) {}
-    GpuMover(const GpuMover&) = delete;
-    GpuMover& operator=(const GpuMover&) = delete;
-    ~GpuMover() override;
-    Result<void> open();
+    explicit GpuMover(std::shared_ptr<const Gpu> gpu) : gpu_(gpu), callbacks_(std::move(gpu)) {}
 
     [[nodiscard]] GpuUuid gpu() const override { return gpu_->context().uuid(); }
     Result<void> check_address(const void* address, std::uint64_t bytes) override;
@@ -59,30 +57,10 @@ class GpuMover : public device::Mover {
     }
 
     std::shared_ptr<const Gpu> gpu_;
-    // Host functions run beside the work, not in its stream: work queued behind them would wait for
-    // them, and the GPU would turn to another process meanwhile.
-    CUstream callbacks_ = nullptr;
-    CUevent reached_ = nullptr;
+    Callbacks callbacks_;
     double share_ = 1;
     bool over_link_ = false;
 };
-
-Result<void> GpuMover::open() {
-    const Context::Scope scope(gpu_->context());
-    CUresult result = gpu_->api().cuStreamCreate(&callbacks_, CU_STREAM_NON_BLOCKING);
-    if (result == CUDA_SUCCESS) {
-        result = gpu_->api().cuEventCreate(&reached_, CU_EVENT_DISABLE_TIMING);
-    }
-    if (result == CUDA_SUCCESS) return {};
-    return std::unexpected(cuda_error(
-        result, fmt::format("GPU {}: cannot make a stream for callbacks", gpu_->device().gpu)));
-}
-
-GpuMover::~GpuMover() {
-    const Context::Scope scope(gpu_->context());
-    if (reached_ != nullptr) gpu_->api().cuEventDestroy(reached_);
-    if (callbacks_ != nullptr) gpu_->api().cuStreamDestroy(callbacks_);
-}
 
 // Whether our GPU can reach one address.
 Result<void> GpuMover::check_place(CUdeviceptr address) const {
@@ -196,34 +174,25 @@ bool GpuMover::is_idle(Stream stream) const {
 
 Result<void> GpuMover::when_reached(Stream stream, device::Reached reached, void* context) {
     const Context::Scope scope(gpu_->context());
-    if (is_idle(stream)) {  // a thread of the driver would only be later
+    if (is_idle(stream)) {  // another thread would only be later
         reached(context);
         return {};
     }
-    const Driver& api = gpu_->api();
-    // A wait is for the state recorded when it was queued, so one event serves all.
-    CUresult result = api.cuEventRecord(reached_, gpu_->stream(stream));
-    if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
-    if (result == CUDA_SUCCESS && stream.handle == nullptr) {
-        // A caller without a stream may have used the default one.
-        result = api.cuEventRecord(reached_, CU_STREAM_LEGACY);
-        if (result == CUDA_SUCCESS) result = api.cuStreamWaitEvent(callbacks_, reached_, 0);
-    }
-    if (result == CUDA_SUCCESS) result = api.cuLaunchHostFunc(callbacks_, reached, context);
-    if (result == CUDA_SUCCESS) return {};
-    return std::unexpected(cuda_error(
-        result, fmt::format("GPU {}: cannot queue a host function", gpu_->device().gpu)));
+    // A caller without a stream may have used the default one.
+    const std::array<CUstream, 2> streams{gpu_->stream(stream), CU_STREAM_LEGACY};
+    return callbacks_.add(std::span(streams).first(stream.handle == nullptr ? 2 : 1), reached,
+                          context);
 }
 
 Result<void> GpuMover::wait(Stream stream, Deadline deadline) {
     const Context::Scope scope(gpu_->context());
     if (auto reached = gpu_->wait(gpu_->stream(stream), deadline); !reached) return reached;
-    return gpu_->wait(callbacks_, deadline);
+    return callbacks_.wait(deadline);
 }
 
 Result<void> GpuMover::health() {
     const Context::Scope scope(gpu_->context());
-    const CUresult result = gpu_->api().cuStreamQuery(callbacks_);
+    const CUresult result = gpu_->api().cuStreamQuery(gpu_->stream({}));
     if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) return {};
     return gpu_->stream_failure(result);
 }
@@ -231,9 +200,7 @@ Result<void> GpuMover::health() {
 }  // namespace
 
 Result<std::unique_ptr<device::Mover>> make_mover(std::shared_ptr<const Gpu> gpu) {
-    auto mover = std::make_unique<GpuMover>(std::move(gpu));
-    if (auto opened = mover->open(); !opened) return std::unexpected(opened.error());
-    return mover;
+    return std::make_unique<GpuMover>(std::move(gpu));
 }
 
 }  // namespace rollring::cuda
