@@ -61,20 +61,23 @@ class GpuDifference : public device::Difference {
     Result<void> lay_down(DeltaTables tables);
 
     void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) override;
-    Result<device::Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
-                                Deadline deadline) override;
+    Result<device::Fit> compare(std::size_t first, std::span<const std::byte* const> slots,
+                                Stream stream, Deadline deadline) override;
     Result<void> swap(std::size_t parts, Stream stream) override;
     Result<void> end_exchange(Deadline deadline) override;
     [[nodiscard]] Size size() const override { return size_; }
 
   private:
-    // A part that is being compared.
+    struct SlotRun {
+        Run run;
+        const std::byte* slot;
+    };
+    // Parts that are being compared.
     struct Comparing {
-        std::size_t part;
         ListMemory<DeviceBuffer>::Point before;
-        std::uint64_t used = 0;  // by this part
-        std::vector<Run> runs = {};
-        std::size_t burst = 0;  // the first of its runs, and their number
+        std::uint64_t used = 0;  // by these parts
+        std::vector<SlotRun> runs = {};
+        std::size_t burst = 0;  // the first of the runs under way, and their number
         std::size_t burst_runs = 0;
         std::int64_t begun_ns = 0;                        // of the burst
         std::optional<std::int64_t> rests_until_ns = {};  // before the burst begins
@@ -89,14 +92,14 @@ class GpuDifference : public device::Difference {
     // The tiles of parts from one on, before another.
     [[nodiscard]] std::vector<Run> runs(std::size_t begin, std::size_t end) const;
     [[nodiscard]] DeltaArgs args_for(const Run& run, const std::byte* slot) const;
-    // Into the chunk in use. An error drops the part.
-    Result<void> launch_compare(const std::byte* slot, bool only_missing, Stream stream);
-    Result<void> queue_compare(const std::byte* slot, bool only_missing, CUstream queue);
-    Result<void> begin(std::size_t part, const std::byte* slot, Stream stream);
+    // Into the chunk in use. An error drops the parts.
+    Result<void> launch_compare(bool only_missing, Stream stream);
+    Result<void> queue_compare(bool only_missing, CUstream queue);
+    Result<void> begin(std::size_t first, std::span<const std::byte* const> slots, Stream stream);
     Result<void> wait(Deadline deadline);
     // False: this was the last burst.
     bool next_burst();
-    Result<void> rest(const std::byte* slot, Stream stream, Deadline deadline);
+    Result<void> rest(Stream stream, Deadline deadline);
     void drop();
     [[nodiscard]] std::unexpected<Error> failed(CUresult result, std::string_view what) const {
         return std::unexpected(
@@ -197,15 +200,14 @@ DeltaArgs GpuDifference::args_for(const Run& run, const std::byte* slot) const {
     return args;
 }
 
-Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missing,
-                                          CUstream queue) {
+Result<void> GpuDifference::queue_compare(bool only_missing, CUstream queue) {
     const Driver& api = gpu_->api();
     comparing_->begun_ns = monotonic_ns();
     CUresult result = api.cuMemsetD8Async(counters_.address(), 0, sizeof(DeltaCounters), queue);
     if (result != CUDA_SUCCESS) return failed(result, "zero the counters of a list");
     const std::span burst =
         std::span(comparing_->runs).subspan(comparing_->burst, comparing_->burst_runs);
-    for (const Run& run : burst) {
+    for (const auto& [run, slot] : burst) {
         DeltaArgs args = args_for(run, slot);
         args.counters = std::bit_cast<DeltaCounters*>(counters_.address());
         if (const DeviceBuffer* chunk = list_.now()) args.memory = chunk->address() + list_.used();
@@ -221,16 +223,15 @@ Result<void> GpuDifference::queue_compare(const std::byte* slot, bool only_missi
     return failed(result, "read the counters of a list");
 }
 
-Result<void> GpuDifference::launch_compare(const std::byte* slot, bool only_missing,
-                                           Stream stream) {
+Result<void> GpuDifference::launch_compare(bool only_missing, Stream stream) {
     const auto queue = gpu_->stream_behind(stream);
-    auto queued = queue ? queue_compare(slot, only_missing, *queue)
-                        : Result<void>(std::unexpected(queue.error()));
+    auto queued =
+        queue ? queue_compare(only_missing, *queue) : Result<void>(std::unexpected(queue.error()));
     if (!queued) drop();
     return queued;
 }
 
-// The list is as it was before the part.
+// The list is as it was before these parts.
 void GpuDifference::drop() {
     list_.cut(comparing_->before);
     comparing_.reset();
@@ -268,7 +269,7 @@ bool GpuDifference::next_burst() {
 }
 
 // Ends a pause, and queues the burst behind it.
-Result<void> GpuDifference::rest(const std::byte* slot, Stream stream, Deadline deadline) {
+Result<void> GpuDifference::rest(Stream stream, Deadline deadline) {
     if (!comparing_->rests_until_ns) return {};
     for (;;) {
         const std::int64_t left_ns = *comparing_->rests_until_ns - monotonic_ns();
@@ -282,32 +283,38 @@ Result<void> GpuDifference::rest(const std::byte* slot, Stream stream, Deadline 
             std::chrono::nanoseconds(std::min<std::int64_t>(left_ns, 1'000'000)));
     }
     comparing_->rests_until_ns.reset();
-    return launch_compare(slot, false, stream);
+    return launch_compare(false, stream);
 }
 
-Result<void> GpuDifference::begin(std::size_t part, const std::byte* slot, Stream stream) {
-    listed_ = part;
-    size_.elements += elements_[part];
+Result<void> GpuDifference::begin(std::size_t first, std::span<const std::byte* const> slots,
+                                  Stream stream) {
+    listed_ = first;
     // Without memory the tiles say how much they need, which may be nothing.
     if (list_.now() == nullptr) {
         if (const auto room = list_.grow(0); !room) return std::unexpected(room.error());
     }
-    comparing_ = {.part = part, .before = list_.end()};
-    comparing_->runs = launches(part);
+    comparing_ = {.before = list_.end()};
+    for (std::size_t i = 0; i < slots.size(); i++) {
+        size_.elements += elements_[first + i];
+        for (const Run& run : launches(first + i)) comparing_->runs.push_back({run, slots[i]});
+    }
     comparing_->burst_runs = comparing_->runs.size();
     if (tuning_.share < 1)
         comparing_->burst_runs = std::min<std::size_t>(1, comparing_->burst_runs);
-    return launch_compare(slot, false, stream);
+    return launch_compare(false, stream);
 }
 
-Result<device::Fit> GpuDifference::compare(std::size_t number, const std::byte* slot, Stream stream,
+Result<device::Fit> GpuDifference::compare(std::size_t first,
+                                           std::span<const std::byte* const> slots, Stream stream,
                                            Deadline deadline) {
     const Context::Scope scope(gpu_->context());
     if (!comparing_) {
-        if (auto begun = begin(number, slot, stream); !begun) return std::unexpected(begun.error());
+        if (auto begun = begin(first, slots, stream); !begun) {
+            return std::unexpected(begun.error());
+        }
     }
     for (;;) {
-        auto waited = rest(slot, stream, deadline);
+        auto waited = rest(stream, deadline);
         if (waited) waited = wait(deadline);
         if (!waited) return std::unexpected(waited.error());
         DeltaCounters counters{};
@@ -327,11 +334,11 @@ Result<device::Fit> GpuDifference::compare(std::size_t number, const std::byte* 
             if (!room) return std::unexpected(room.error());
             return *room == Room::bound ? device::Fit::full : device::Fit::no_memory;
         }
-        auto launched = launch_compare(slot, true, stream);
+        auto launched = launch_compare(true, stream);
         if (!launched) return std::unexpected(launched.error());
     }
     size_.bytes += comparing_->used;
-    listed_ = number + 1;
+    listed_ = first + slots.size();
     comparing_.reset();
     return device::Fit::fits;
 }

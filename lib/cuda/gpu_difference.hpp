@@ -12,7 +12,7 @@
 namespace rollring::cuda {
 
 struct DeltaTuning {
-    unsigned waves = 4;                                     // of blocks
+    unsigned waves = 16;                                    // of blocks
     std::uint64_t launch_bytes = std::uint64_t{512} << 20;  // of a comparison: see Tuning
     // Of the time, for comparisons: with less than 1 the GPU has other work between bursts of this
     // many tiles, 128 MiB.

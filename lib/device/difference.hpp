@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "rollring/error.hpp"
 #include "rollring/time.hpp"
@@ -32,12 +33,12 @@ class Difference {
     // Empties the list, which may use memory of `bytes_max` from now on. Memory beyond `bytes_kept`
     // is freed. Requires that the device does nothing any more for this object.
     virtual void clear(std::uint64_t bytes_max, std::uint64_t bytes_kept) = 0;
-    // Compares a part in its slot with the tensors, which are only read, and appends the values of
-    // the slot that differ. Waits for the device. A part that does not fit leaves the list as it
-    // was. timed_out: the device still compares; a call with the same arguments goes on.
-    // After another error it may still compare, too.
-    virtual Result<Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
-                                Deadline deadline) = 0;
+    // Compares parts from `first` on, one in each of the slots, with the tensors, which are only
+    // read, and appends the values of the slots that differ. Waits for the device. Parts that do
+    // not all fit leave the list as it was. timed_out: the device still compares; a call with the
+    // same arguments goes on. After another error it may still compare, too.
+    virtual Result<Fit> compare(std::size_t first, std::span<const std::byte* const> slots,
+                                Stream stream, Deadline deadline) = 0;
     // Exchanges the listed values of the first `parts` parts with those of the tensors. Waits for
     // the device. After an error some may be exchanged, and the device may still exchange others.
     virtual Result<void> swap(std::size_t parts, Stream stream) = 0;

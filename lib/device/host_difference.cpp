@@ -271,15 +271,15 @@ class HostDifference : public Difference {
         size_ = {};
     }
 
-    Result<Fit> compare(std::size_t part, const std::byte* slot, Stream, Deadline) override {
+    Result<Fit> compare(std::size_t first, std::span<const std::byte* const> slots, Stream,
+                        Deadline) override {
         const EntryList::Point begin = list_.end();
-        for (const CopyJob& job : parts_[part]) {
-            size_.elements += job.elements;
-            if (compare_any(job, slot + job.slot_offset, list_, size_.changed)) continue;
+        for (std::size_t i = 0; i < slots.size(); i++) {
+            if (compare_part(first + i, slots[i])) continue;
             list_.cut(begin);
+            for (std::size_t back = 0; back < i; back++) ranges_[first + back] = {};
             return list_.lacks_memory() ? Fit::no_memory : Fit::full;
         }
-        ranges_[part] = {begin, list_.end()};
         return Fit::fits;
     }
 
@@ -302,6 +302,17 @@ class HostDifference : public Difference {
         EntryList::Point begin;
         EntryList::Point end;
     };
+    // False: the list had no room.
+    bool compare_part(std::size_t part, const std::byte* slot) {
+        const EntryList::Point begin = list_.end();
+        for (const CopyJob& job : parts_[part]) {
+            size_.elements += job.elements;
+            if (!compare_any(job, slot + job.slot_offset, list_, size_.changed)) return false;
+        }
+        ranges_[part] = {begin, list_.end()};
+        return true;
+    }
+
     std::vector<std::vector<CopyJob>> parts_;
     EntryList list_;
     std::vector<Range> ranges_;  // by part

@@ -85,14 +85,14 @@ std::unexpected<Error> DeltaStaging::no_room(device::Fit fit) const {
                               report_.changed, report_.elements));
 }
 
-Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Stream stream,
-                                Deadline deadline, Holding& holding) {
+Result<bool> DeltaStaging::take(std::uint32_t first, std::span<const std::byte* const> slots,
+                                Stream stream, Deadline deadline, Holding& holding) {
     if (!listed_) return false;
     device::Fit fit = device::Fit::fits;
     {
         const Timed timed(report_.compare_ns);
         const Stream begun_on = comparing_.value_or(stream);
-        const auto compared = difference_->compare(part, slot, begun_on, deadline);
+        const auto compared = difference_->compare(first, slots, begun_on, deadline);
         comparing_ = compared ? std::nullopt : std::optional(begun_on);
         if (!compared) return std::unexpected(compared.error());
         fit = *compared;
@@ -101,7 +101,7 @@ Result<bool> DeltaStaging::take(std::uint32_t part, const std::byte* slot, Strea
     count();
     FAULT_POINT("weights.compared");
     if (listed_) {
-        parts_ = part + 1;
+        parts_ = first + static_cast<std::uint32_t>(slots.size());
         return true;
     }
     if (!may_copy_) return no_room(fit);

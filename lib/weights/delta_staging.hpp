@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "difference.hpp"
@@ -22,16 +23,16 @@ class DeltaStaging {
     // Begins a version; the one before cannot be rolled back any more. `holding`: of the engine.
     // Waits for an exchange that the device has not ended. Can be retried after timed_out.
     Result<void> start(std::int64_t version, const Holding& holding, Deadline deadline);
-    // Lists the differences of a part. False: there is no room, so the differences of the parts
-    // before it are in the tensors now, and it and all later parts are to be copied there. Of parts
-    // that are held, nothing is in the tensors, and all are to be copied once the version is
-    // committed.
+    // Lists the differences of parts from `first` on, one in each of the slots. False: there is no
+    // room, so the differences of the parts before them are in the tensors now, and these and all
+    // later parts are to be copied there. Of parts that are held, nothing is in the tensors, and
+    // all are to be copied once the version is committed.
     // too_large, out_of_device_memory, system: there is no room, and that is not allowed.
-    // After another error the device may still read the slot. timed_out: a call with the same part
-    // and slot goes on, in the stream of the first call.
-    Result<bool> take(std::uint32_t part, const std::byte* slot, Stream stream, Deadline deadline,
-                      Holding& holding);
-    // Of a call to take that failed: the stream on which the device may still read the slot.
+    // After another error the device may still read the slots. timed_out: a call with the same
+    // parts and slots goes on, in the stream of the first call.
+    Result<bool> take(std::uint32_t first, std::span<const std::byte* const> slots, Stream stream,
+                      Deadline deadline, Holding& holding);
+    // Of a call to take that failed: the stream on which the device may still read the slots.
     [[nodiscard]] std::optional<Stream> comparing() const { return comparing_; }
     // The same when the version is given up: the next one has nothing to go on with.
     std::optional<Stream> leave() { return std::exchange(comparing_, std::nullopt); }

@@ -12,6 +12,11 @@
 
 namespace rollring::weights {
 
+struct LentSlot {
+    std::uint32_t slot;
+    const std::byte* memory;
+};
+
 // The progress of an incoming version.
 struct UpdateState {
     bool open = false;
@@ -24,8 +29,7 @@ struct UpdateState {
     std::uint64_t first_part_number = 0;
     std::uint32_t parts_lent = 0;
     std::uint32_t parts_done = 0;
-    std::deque<std::uint32_t> lent_slots = {};  // of parts that are being read, in their order
-    const std::byte* lent = nullptr;            // the last one's memory
+    std::deque<LentSlot> lent_slots = {};  // of parts that are being read, in their order
 };
 
 class ROLLRING_LOCAL EngineEnd {

@@ -52,7 +52,7 @@ void SubscriberImpl::leave_part(Stream stream, device::Mover& by) {
     const std::uint64_t number = update_.first_part_number + update_.parts_lent - 1;
     // After an error the device has failed, and reads nothing more.
     static_cast<void>(
-        session_->reading().finish_part(number, update_.lent_slots.back(), stream, by));
+        session_->reading().finish_part(number, update_.lent_slots.back().slot, stream, by));
 }
 
 bool SubscriberImpl::is_in_ring() const {
@@ -63,10 +63,9 @@ Result<void> SubscriberImpl::take_held(Stream stream) {
     holding_.touch();
     while (update_.parts_done < update_.parts_lent) {
         const std::uint32_t part = update_.parts_done;
-        const auto memory = session_->map_slot(update_.lent_slots.front(), Deadline::now());
-        if (!memory) return std::unexpected(memory.error());
         if (tensors_.can_load(parts())) {
-            if (auto loaded = tensors_.load(part, *memory, stream); !loaded) return loaded;
+            const std::byte* const memory = update_.lent_slots.front().memory;
+            if (auto loaded = tensors_.load(part, memory, stream); !loaded) return loaded;
         }
         if (auto done = done_reading(part, stream); !done) return done;
     }

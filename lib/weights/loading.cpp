@@ -1,8 +1,11 @@
 // A version's way from the slots into an engine's tensors, or into its list of differences.
 
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "gpu_turns.hpp"
 #include "subscriber_impl.hpp"
 
 namespace rollring::weights {
@@ -15,41 +18,71 @@ Result<void> SubscriberImpl::load(Deadline deadline, Stream stream) {
     if (auto there = tensors_.check_memory(session_->mover()); !there) {
         return give_up(std::move(there.error()));
     }
-    if (delta_ && !update_.listing) {
-        auto started = delta_->start(update_.version, holding_, deadline);
-        if (!started) return give_up_unless_late(std::move(started.error()));
-        update_.listing = true;
-    }
-    // After timed_out it resumes where it was.
-    bool is_lent = delta_ && delta_->comparing();
-    for (std::uint32_t i = is_lent ? update_.parts_lent - 1 : update_.parts_lent; i < parts();
-         i++) {
-        if (!std::exchange(is_lent, false)) {
-            if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
-        }
-        auto taken = take_part(i, stream, deadline);
-        if (!taken) return give_up_unless_late(std::move(taken.error()));
-        if (keeps_turn(i + 1)) continue;
-        while (update_.parts_done <= i) {
-            if (auto done = done_reading(update_.parts_done, stream); !done) return done;
-        }
+    return delta_ ? compare_parts(stream, deadline) : copy_parts(stream, deadline);
+}
+
+// Both resume after timed_out where they were.
+Result<void> SubscriberImpl::copy_parts(Stream stream, Deadline deadline) {
+    for (std::uint32_t i = update_.parts_lent; i < parts(); i++) {
+        if (auto lent = part(i, deadline); !lent) return std::unexpected(lent.error());
+        auto copied = tensors_.load(i, update_.lent_slots.back().memory, stream);
+        if (!copied) return give_up(std::move(copied.error()));
+        if (auto returned = return_lent(stream); !returned) return returned;
     }
     return {};
 }
 
-// Whether the parts that were compared stay lent until another one is, too: a slot that is free
-// makes a GPU turn to the trainer's process, which fills it, and each turn costs time.
-bool SubscriberImpl::keeps_turn(std::size_t next_part) const {
-    return delta_ && options_.device.is_gpu() && !is_over_link() && next_part < parts() &&
-           session_->is_filled(update_.first_part_number + next_part);
+Result<void> SubscriberImpl::compare_parts(Stream stream, Deadline deadline) {
+    if (!update_.listing) {
+        auto started = delta_->start(update_.version, holding_, deadline);
+        if (!started) return give_up_unless_late(std::move(started.error()));
+        update_.listing = true;
+    }
+    while (update_.parts_done < parts()) {
+        if (!delta_->comparing()) {
+            if (auto lent = lend_turn(deadline); !lent) return lent;
+        }
+        auto taken = take_lent(stream, deadline);
+        if (!taken) return give_up_unless_late(std::move(taken.error()));
+        if (auto returned = return_lent(stream); !returned) return returned;
+    }
+    return {};
 }
 
-Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream, Deadline deadline) {
-    if (!delta_) return tensors_.load(part, update_.lent, stream);
+Result<void> SubscriberImpl::lend_turn(Deadline deadline) {
+    while (update_.lent_slots.empty() || has_more_of_turn()) {
+        auto lent = part(update_.parts_lent, deadline);
+        if (!lent) return std::unexpected(std::move(lent.error()));
+    }
+    return {};
+}
+
+// Of a GPU that the engine shares with the trainer it compares all that could be filled in a turn.
+bool SubscriberImpl::has_more_of_turn() const {
+    if (!shares_gpu() || update_.parts_lent == parts()) return false;
+    if (update_.lent_slots.size() >= manifest().slots) return false;
+    const std::uint64_t number = update_.first_part_number + update_.parts_lent;
+    const Deadline late = Deadline::after(turn_patience);
+    while (!session_->is_filled(number)) {
+        if (late.passed()) return false;
+        sched_yield();
+    }
+    return true;
+}
+
+Result<void> SubscriberImpl::take_lent(Stream stream, Deadline deadline) {
+    std::vector<const std::byte*> slots;
+    for (const LentSlot& lent : update_.lent_slots) slots.push_back(lent.memory);
     for (;;) {
         const Deadline piece{std::min(deadline.at_ns, Deadline::after_ms(50).at_ns)};
-        const auto listed = delta_->take(part, update_.lent, stream, piece, holding_);
-        if (listed) return *listed ? Result<void>() : tensors_.load(part, update_.lent, stream);
+        const auto listed = delta_->take(update_.parts_done, slots, stream, piece, holding_);
+        if (listed) {
+            for (std::uint32_t i = 0; !*listed && i < slots.size(); i++) {
+                auto copied = tensors_.load(update_.parts_done + i, slots[i], stream);
+                if (!copied) return copied;
+            }
+            return {};
+        }
         if (listed.error().code != Errc::timed_out || deadline.passed()) {
             return std::unexpected(listed.error());
         }
@@ -61,6 +94,14 @@ Result<void> SubscriberImpl::take_part(std::uint32_t part, Stream stream, Deadli
         if (!wanted && !last_words) return wanted;
         if (now == Outcome::aborted) return std::unexpected(aborted());
     }
+}
+
+Result<void> SubscriberImpl::return_lent(Stream stream) {
+    while (!update_.lent_slots.empty()) {
+        auto done = done_reading(update_.parts_done, stream);
+        if (!done) return done;
+    }
+    return {};
 }
 
 }  // namespace rollring::weights

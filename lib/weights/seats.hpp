@@ -95,10 +95,12 @@ class Seats {
     // Waits on the publisher's bell, or another one, until look() is true, and drops dead
     // subscribers from time to time. False at the deadline, or after interrupt().
     template <class Look>
-    bool wait_at(Bell& bell, Deadline deadline, const Look& look);
+    bool wait_at(Bell& bell, Deadline deadline, const Look& look,
+                 std::chrono::nanoseconds spin_least = {});
     template <class Look>
-    bool wait(Deadline deadline, const Look& look) {
-        return wait_at(control_->bell(ControlOffsets::publisher_bell()), deadline, look);
+    bool wait(Deadline deadline, const Look& look, std::chrono::nanoseconds spin_least = {}) {
+        return wait_at(control_->bell(ControlOffsets::publisher_bell()), deadline, look,
+                       spin_least);
     }
 
     struct Progress {
@@ -168,10 +170,11 @@ class Seats {
 };
 
 template <class Look>
-bool Seats::wait_at(Bell& bell, Deadline deadline, const Look& look) {
+bool Seats::wait_at(Bell& bell, Deadline deadline, const Look& look,
+                    std::chrono::nanoseconds spin_least) {
     constexpr std::int64_t between_ns = 50'000'000;
     bool interrupted = false;
-    const bool ended = wait_plain(bell, spin_, deadline, [&] {
+    const bool ended = wait_plain(bell, std::max(spin_, spin_least), deadline, [&] {
         if (look()) return true;
         if (const std::int64_t now = monotonic_ns(); now - looked_ns_ > between_ns) {
             looked_ns_ = now;

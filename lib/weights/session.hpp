@@ -1,6 +1,8 @@
 #pragma once
 // A subscriber at one publisher, and the version that it holds.
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -141,7 +143,8 @@ class Session {
     // Waits for look(), and checks from time to time that the publisher lives and that we are
     // admitted. timed_out at the deadline, or after interrupt().
     template <class Look>
-    Result<void> wait(std::string_view what, Deadline deadline, const Look& look) const;
+    Result<void> wait(std::string_view what, Deadline deadline, const Look& look,
+                      std::chrono::nanoseconds spin_least = {}) const;
 
   private:
     Session(std::string_view ring, const SubscriberOptions& options, const Holding& holding)
@@ -180,7 +183,8 @@ class Session {
 };
 
 template <class Look>
-Result<void> Session::wait(std::string_view what, Deadline deadline, const Look& look) const {
+Result<void> Session::wait(std::string_view what, Deadline deadline, const Look& look,
+                           std::chrono::nanoseconds spin_least) const {
     constexpr std::int64_t between_ns = 50'000'000;
     std::int64_t looked_ns = 0;  // the first look checks life, too
     Result<void> problem;
@@ -199,7 +203,8 @@ Result<void> Session::wait(std::string_view what, Deadline deadline, const Look&
         if (!problem && look()) problem = {};
         return !problem || look();
     };
-    if (wait_plain(own_bell(), options_.spin, deadline, found) && !interrupted) return problem;
+    const auto spin = std::max(options_.spin, spin_least);
+    if (wait_plain(own_bell(), spin, deadline, found) && !interrupted) return problem;
     return late(what);
 }
 

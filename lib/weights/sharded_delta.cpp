@@ -48,7 +48,8 @@ Result<void> ShardedEngine::list(SubscriberImpl& end, std::size_t first, Deadlin
     const bool all_live = outcome() != Outcome::committed;
     const auto take = [&](Deadline slice) -> Result<void> {
         const auto part = static_cast<std::uint32_t>(compared_);
-        const auto taken = delta_->take(part, end.update().lent, stream_, slice, holding_);
+        const std::byte* const slot = end.update().lent_slots.back().memory;
+        const auto taken = delta_->take(part, {&slot, 1}, stream_, slice, holding_);
         if (taken) return {};
         // The slots of an aborted version may be filled again while they are compared.
         return std::unexpected(outcome() == Outcome::aborted ? aborted() : taken.error());

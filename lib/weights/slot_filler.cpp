@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fault_point.hpp"
+#include "gpu_turns.hpp"
 
 namespace rollring::weights {
 
@@ -23,10 +24,11 @@ Result<void> SlotFiller::open_part(Deadline deadline) {
     const std::int64_t start_ns = monotonic_ns();
     Slot* slot = nullptr;
     std::uint32_t index = 0;
-    seats_->wait(deadline, [&] {
+    const auto taken = [&] {
         slot = seats_->take_slot(publication_->next_part_number(), &index);
         return slot != nullptr;
-    });
+    };
+    seats_->wait(deadline, taken, mover_->gpu().is_gpu() ? turn_spin : turn_spin.zero());
     waited_ns_ += monotonic_ns() - start_ns;
     if (slot == nullptr) {
         if (auto healthy = mover_->health(); !healthy) return healthy;

@@ -7,6 +7,7 @@
 
 #include "fault_point.hpp"
 #include "find_publisher.hpp"
+#include "gpu_turns.hpp"
 #include "greeting.hpp"
 #include "packing.hpp"
 #include "rollback_request.hpp"
@@ -216,7 +217,7 @@ Result<void> SubscriberImpl::wait_filled(std::uint32_t part, Deadline deadline) 
         return there || now == Outcome::aborted;
     };
     auto waited = session_->wait(fmt::format("part {} of version {}", part, update_.version),
-                                 deadline, filled);
+                                 deadline, filled, shares_gpu() ? turn_spin : turn_spin.zero());
     if (!waited) return waited;
     // After `filled`: slots that were filled after our expulsion do not wait for us.
     if (auto admitted = session_->check_admitted(); !admitted) return admitted;
@@ -242,22 +243,22 @@ Result<std::span<const TensorPiece>> SubscriberImpl::lend(std::uint32_t part, De
     if (!slot) return give_up(slot.error());
     auto mapped = session_->map_slot(*slot, filled);
     if (!mapped) return give_up_unless_late(std::move(mapped.error()));
-    update_.lent = *mapped;
-    if (auto fine = verify(part, verified); !fine) {
+    if (auto fine = verify(part, *mapped, verified); !fine) {
         // A sharded trainer fills the slots of an aborted version without waiting for us.
         if (outcome() == Outcome::aborted) return give_up(aborted());
         return give_up_unless_late(std::move(fine.error()));
     }
-    update_.lent_slots.push_back(*slot);
+    update_.lent_slots.push_back({*slot, *mapped});
     update_.parts_lent++;
     if (options_.in_place) holding_.touch();
-    const auto pieces = show(part);
+    const auto pieces = show(part, *mapped);
     FAULT_POINT("weights.part_seen");
     return pieces;
 }
 
-Result<void> SubscriberImpl::verify(std::uint32_t part, Deadline deadline) {
-    const auto differs = tensors_.verify(part, update_.lent, deadline);
+Result<void> SubscriberImpl::verify(std::uint32_t part, const std::byte* memory,
+                                    Deadline deadline) {
+    const auto differs = tensors_.verify(part, memory, deadline);
     if (!differs) return std::unexpected(differs.error());
     if (!*differs) return {};
     const Packing& packing = manifest().packing;
@@ -267,7 +268,7 @@ Result<void> SubscriberImpl::verify(std::uint32_t part, Deadline deadline) {
                                packing.tensors[piece.tensor].name, update_.version));
 }
 
-std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part) {
+std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part, const std::byte* memory) {
     const Packing& packing = manifest().packing;
     const Part& at = packing.parts[part];
     pieces_.clear();
@@ -275,7 +276,7 @@ std::span<const TensorPiece> SubscriberImpl::show(std::uint32_t part) {
         pieces_.push_back({.tensor = piece.tensor,
                            .first_element = piece.first_element,
                            .elements = piece.elements,
-                           .data = update_.lent + piece.slot_offset});
+                           .data = memory + piece.slot_offset});
     }
     return pieces_;
 }

@@ -118,15 +118,21 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     Result<std::span<const TensorPiece>> lend(std::uint32_t part, Deadline filled,
                                               Deadline verified);
     Result<void> wait_filled(std::uint32_t part, Deadline deadline);
-    Result<void> verify(std::uint32_t part, Deadline deadline);
-    // Into the tensors, or into the list of differences.
-    Result<void> take_part(std::uint32_t part, Stream stream, Deadline deadline);
-    [[nodiscard]] bool keeps_turn(std::size_t next_part) const;
-    std::span<const TensorPiece> show(std::uint32_t part);
+    Result<void> verify(std::uint32_t part, const std::byte* memory, Deadline deadline);
+    Result<void> copy_parts(Stream stream, Deadline deadline);
+    Result<void> compare_parts(Stream stream, Deadline deadline);
+    // All parts of a turn.
+    Result<void> lend_turn(Deadline deadline);
+    [[nodiscard]] bool has_more_of_turn() const;
+    [[nodiscard]] bool shares_gpu() const { return options_.device.is_gpu() && !is_over_link(); }
+    // Into the list of differences, or into the tensors.
+    Result<void> take_lent(Stream stream, Deadline deadline);
+    Result<void> return_lent(Stream stream);
+    std::span<const TensorPiece> show(std::uint32_t part, const std::byte* memory);
     // The part that was lent first, or is being compared, is read once the stream gets there.
     Result<void> finish_oldest_part(Stream stream) {
         return session_->reading().finish_part(update_.first_part_number + update_.parts_done,
-                                               update_.lent_slots.front(), stream);
+                                               update_.lent_slots.front().slot, stream);
     }
     // Whether an engine that takes requests is to go back. Answers a request if there is nothing to
     // do, or no way.

@@ -3,10 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -47,7 +49,7 @@ Difference::Size found_by_host(const ViewCase& given, Bytes arena) {
                                                        given.placed(arena.data()), true, mover));
     made->clear(boundless, 0);
     for (std::uint32_t part = 0; part < given.slots.size(); part++) {
-        REQUIRE(need(made->compare(part, given.slots[part].data(), {}, gpu_patience())) ==
+        REQUIRE(need(compare_part(*made, part, given.slots[part].data(), {}, gpu_patience())) ==
                 Fit::fits);
     }
     return made->size();
@@ -59,11 +61,16 @@ void check_difference(const ViewCase& given, const Bytes& before, const DeltaTun
     const auto made = need(weights::compile_difference(given.manifest.packing,
                                                        given.placed(arena.data()), true, mover));
     const Difference::Size wanted = found_by_host(given, before);
-    for (int round = 0; round < 2; round++) {
-        made->clear(boundless, round == 0 ? 0 : boundless);
-        for (std::uint32_t part = 0; part < given.slots.size(); part++) {
-            const DeviceBytes slot(given.slots[part]);
-            REQUIRE(need(made->compare(part, slot.data(), {}, gpu_patience())) == Fit::fits);
+    std::vector<DeviceBytes> memory;
+    for (const Bytes& slot : given.slots) memory.emplace_back(slot);
+    std::vector<const std::byte*> slots;
+    for (const DeviceBytes& slot : memory) slots.push_back(slot.data());
+    for (const std::size_t at_once : {std::size_t{1}, std::size_t{3}, slots.size()}) {
+        made->clear(boundless, at_once == 1 ? 0 : boundless);
+        for (std::size_t part = 0; part < slots.size(); part += at_once) {
+            const auto some =
+                std::span(slots).subspan(part).first(std::min(at_once, slots.size() - part));
+            REQUIRE(need(made->compare(part, some, {}, gpu_patience())) == Fit::fits);
         }
         CHECK(made->size().changed == wanted.changed);
         CHECK(made->size().elements == wanted.elements);
@@ -206,7 +213,7 @@ TEST_CASE("every density, size of elements and alignment, around the ends of til
             const auto made = need(
                 cuda::make_difference(gpu(), {given.placed(arena.data())}, {.chunk_bytes = chunk}));
             made->clear(boundless, 0);
-            REQUIRE(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+            REQUIRE(need(compare_part(*made, 0, slot.data(), {}, gpu_patience())) == Fit::fits);
             CHECK(made->size().elements == given.elements);
             CHECK(made->size().changed == given.changed);
             CHECK(first_difference(arena.get(), given.arena) == -1);
@@ -233,10 +240,10 @@ TEST_CASE("a part without room leaves the list as it was, and its memory is give
         {.chunk_bytes = 10'000}));
     for (int round = 0; round < 3; round++) {
         made->clear(200'000, 0);
-        CHECK(need(made->compare(0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
+        CHECK(need(compare_part(*made, 0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
         const std::uint64_t listed = made->size().bytes;
         CHECK((listed > 0 && listed <= 200'000));
-        CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::full);
+        CHECK(need(compare_part(*made, 1, many_slot.data(), {}, gpu_patience())) == Fit::full);
         CHECK(made->size().bytes == listed);
         CHECK(made->size().changed >= few.changed);
         need(made->swap(2, {}));
@@ -245,7 +252,7 @@ TEST_CASE("a part without room leaves the list as it was, and its memory is give
         need(made->swap(2, {}));
         CHECK(first_difference(few_arena.get(), few.arena) == -1);
         // It has no elements.
-        CHECK(need(made->compare(2, few_slot.data(), {}, gpu_patience())) == Fit::fits);
+        CHECK(need(compare_part(*made, 2, few_slot.data(), {}, gpu_patience())) == Fit::fits);
     }
 }
 
@@ -259,11 +266,11 @@ TEST_CASE("memory of a list is allocated as it is needed, and given back") {
     const std::size_t free_before = free_device_bytes();
     made->clear(boundless, 0);
     CHECK(free_device_bytes() + mib >= free_before);
-    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(need(compare_part(*made, 0, slot.data(), {}, gpu_patience())) == Fit::fits);
     CHECK(free_device_bytes() + 60 * mib <= free_before);
     // However large the list may become: little more than all values.
     made->clear(boundless, boundless);
-    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(need(compare_part(*made, 0, slot.data(), {}, gpu_patience())) == Fit::fits);
     CHECK(free_device_bytes() + 70 * mib >= free_before);
     made->clear(boundless, 0);
     CHECK(free_device_bytes() + 4 * mib >= free_before);
@@ -294,14 +301,14 @@ TEST_CASE(
         }
         CHECK(free_device_bytes() < 24 * mib);
         made->clear(boundless, 0);
-        CHECK(need(made->compare(0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
+        CHECK(need(compare_part(*made, 0, few_slot.data(), {}, gpu_patience())) == Fit::fits);
         CHECK(made->size().changed == few.changed);
-        CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::no_memory);
+        CHECK(need(compare_part(*made, 1, many_slot.data(), {}, gpu_patience())) == Fit::no_memory);
         need(made->swap(1, {}));
         CHECK(first_difference(few_arena.get(), few.wanted()) == -1);
         need(made->swap(1, {}));
     }
-    CHECK(need(made->compare(1, many_slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(need(compare_part(*made, 1, many_slot.data(), {}, gpu_patience())) == Fit::fits);
     CHECK(first_difference(few_arena.get(), few.arena) == -1);
     CHECK(first_difference(many_arena.get(), many.arena) == -1);
 }
@@ -315,7 +322,7 @@ TEST_CASE("an exchange that is late is waited for before the list is used again"
     const auto made =
         need(cuda::make_difference(gpu(), {given.placed(arena.data())}, {.exchange_ms = 10}));
     made->clear(boundless, 0);
-    CHECK(need(made->compare(0, slot.data(), {}, gpu_patience())) == Fit::fits);
+    CHECK(need(compare_part(*made, 0, slot.data(), {}, gpu_patience())) == Fit::fits);
     const cuda::Context::Scope scope(gpu()->context());
     HeldStream held(nullptr);
     const auto late = made->swap(1, {});
@@ -340,12 +347,12 @@ TEST_CASE("a comparison that is late goes on when it is asked for again") {
     need(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "create a stream");
     HeldStream held(stream);
     for (int i = 0; i < 2; i++) {
-        const auto late = made->compare(0, slot.data(), {stream}, Deadline::after_ms(10));
+        const auto late = compare_part(*made, 0, slot.data(), {stream}, Deadline::after_ms(10));
         REQUIRE(!late);
         CHECK(late.error().code == Errc::timed_out);
     }
     held.go_on();
-    REQUIRE(need(made->compare(0, slot.data(), {stream}, gpu_patience())) == Fit::fits);
+    REQUIRE(need(compare_part(*made, 0, slot.data(), {stream}, gpu_patience())) == Fit::fits);
     CHECK(made->size().changed == given.changed);
     need(made->swap(1, {}));
     CHECK(first_difference(arena.get(), given.wanted()) == -1);

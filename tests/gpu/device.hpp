@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "difference.hpp"
 #include "gpu.hpp"
 
 namespace rollring::test {
@@ -35,6 +36,11 @@ const cuda::Driver& api();
 // For work that a healthy GPU does at once.
 inline Deadline gpu_patience() {
     return Deadline::after_ms(60'000);
+}
+
+inline Result<device::Fit> compare_part(device::Difference& difference, std::size_t part,
+                                        const std::byte* slot, Stream stream, Deadline deadline) {
+    return difference.compare(part, {&slot, 1}, stream, deadline);
 }
 
 // Device memory.

@@ -90,7 +90,7 @@ class FakeDifference : public Difference {
         device_->kept_bytes = bytes_kept;
         difference_->clear(bytes_max, bytes_kept);
     }
-    Result<Fit> compare(std::size_t part, const std::byte* slot, Stream stream,
+    Result<Fit> compare(std::size_t first, std::span<const std::byte* const> slots, Stream stream,
                         Deadline deadline) override {
         device_->compares_on = stream.handle;
         if (device_->loses) return failure();
@@ -100,8 +100,9 @@ class FakeDifference : public Difference {
         }
         if (device_->failed) return failure();
         if (device_->stopped) return refused(Errc::timed_out, "the device did not compare");
-        auto compared = difference_->compare(part, slot, stream, deadline);
-        device_->comparisons++;
+        auto compared = difference_->compare(first, slots, stream, deadline);
+        device_->compare_calls++;
+        device_->comparisons += static_cast<int>(slots.size());
         return compared;
     }
     Result<void> swap(std::size_t parts, Stream stream) override {
@@ -237,7 +238,7 @@ void FakeDevice::go_on() {
 
 void FakeDevice::reset() {
     stopped = failed = refuses = loses = is_full = raced = false;
-    comparisons = 0;
+    comparisons = compare_calls = 0;
     stops_at = -1;
     static_cast<void>(take_all(*this));
 }

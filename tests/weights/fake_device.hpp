@@ -24,6 +24,7 @@ struct FakeDevice {
     std::atomic<double> share = 1;                // of the difference that was made last
     std::atomic<int> verifications = 0;           // of parts, that were asked for
     std::atomic<int> comparisons = 0;             // of parts, that ended
+    std::atomic<int> compare_calls = 0;           // that ended
     std::atomic<int> stops_at = -1;               // this comparison stops the device
     std::atomic<int> compared_by_mark = -1;       // of them, before a mark was set while this is -1
     std::atomic<int> blocks = 0;                  // that were made and not freed
