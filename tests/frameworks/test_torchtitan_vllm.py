@@ -24,7 +24,8 @@ if not VLLM:
 
 import rollring as rr  # noqa: E402
 from python.atropos_servers import ours  # noqa: E402
-from titan_runs import Run  # noqa: E402
+from titan_runs import Outcome, Run  # noqa: E402
+from titan_says import said  # noqa: E402
 from vllm_beside import PROMPTS, TOKENS, Beside  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -55,18 +56,20 @@ def server(tmp_path: Path) -> Iterator[Beside]:
         yield beside
 
 
-def test_a_stock_server_serves_the_weights_of_its_trainer(server: Beside, tmp_path: Path) -> None:
-    """Each step's go to it and to an engine of the channel; the server follows in its tokens, and
-    ends with the bytes of the checkpoint.
-    """
-    ring = f"titan-{os.getpid()}-vllm"
-    at_first = server.tokens()
+class CutRun(Run):
+    engine = "titan_cut_engine.py"
+
+
+def run_of(kind: type[Run], server: Beside, folder: Path, **vllm: Any) -> Outcome:
+    """Of the trainer, whose weights go to the server, and to an engine of the channel."""
+    folder.mkdir()
+    ring = f"titan-{os.getpid()}-{folder.name}"
     try:
         with ExitStack() as stack:
-            atropos = stack.enter_context(ours(ring, tmp_path))
-            run = Run(
+            atropos = stack.enter_context(ours(ring, folder))
+            run = kind(
                 FORK,
-                tmp_path,
+                folder,
                 ring,
                 atropos.url,
                 STEPS,
@@ -75,26 +78,50 @@ def test_a_stock_server_serves_the_weights_of_its_trainer(server: Beside, tmp_pa
                 optimizer__lr=3e-3,
             )
             stack.callback(run.kill)
-            run.start(weights="vllm", publish_as="", vllm={"staging": "out_of_place"})
+            run.start(weights="vllm", publish_as="", vllm=vllm)
             run.feed(atropos)
             outcome = run.end()
     finally:
         rr.remove(ring, force=True, missing_ok=True)
     assert outcome.code == 0, outcome.log[-4000:] + server.log()[-2000:]
-    wanted = {
-        step: program(
-            str(HERE / "titan_served.py"),
-            str(tmp_path / f"checkpoint/step-{step}"),
-            json.dumps(PROMPTS),
-            str(TOKENS),
-        )
-        for step in (1, STEPS)
-    }
+    return outcome
+
+
+def saved(folder: Path, step: int) -> Any:
+    """The likeliest tokens by a checkpoint, and the digests of its tensors."""
+    place = str(folder / f"checkpoint/step-{step}")
+    return program(str(HERE / "titan_served.py"), place, json.dumps(PROMPTS), str(TOKENS))
+
+
+def test_a_stock_server_serves_the_weights_of_its_trainer(server: Beside, tmp_path: Path) -> None:
+    """Each step's go to it and to an engine of the channel, gathered and then as shards of both
+    ranks; the server follows in its tokens, and has the same bytes of all parameters both ways.
+    """
+    at_first = server.tokens()
+    gathered = run_of(Run, server, tmp_path / "gathered", staging="out_of_place", shards=False)
+    assert "gathered on one rank for the vLLM servers: the setting says so" in gathered.log
+    wanted = {step: saved(tmp_path / "gathered", step) for step in (1, STEPS)}
     assert server.tokens() == wanted[STEPS]["tokens"] != at_first
     assert wanted[1]["tokens"] != wanted[STEPS]["tokens"]
     trained = wanted[STEPS]["digests"]
-    assert outcome.served[STEPS] == trained
+    assert gathered.served[STEPS] == trained
     served = server.digests()
     unfused = {name: trained[name] for name in served if name in trained}
     assert len(unfused) >= 14 and unfused == {name: served[name] for name in unfused}
     assert server.called().count("finish_weight_update") == STEPS
+
+    sharded = run_of(CutRun, server, tmp_path / "shards")
+    assert "as shards of all ranks, without a gather" in sharded.log
+    assert "from the trainer's shards" in server.log()
+    assert server.called().count("finish_weight_update") == 2 * STEPS
+    assert sharded.served == gathered.served
+    assert sharded.norms == gathered.norms
+    both = [said(outcome.log) for outcome in (gathered, sharded)]
+    assert [list(each) for each in both] == [[1, 2, 3], [1, 2, 3]]
+    for step in (1, 2, 3):
+        one, other = (each[step] for each in both)
+        assert one["digests"] == other["digests"]
+        assert len(one["digests"]) == 41 and set(served) <= set(one["digests"])
+        assert one["gathers"] >= len(trained) and other["gathers"] == 0
+    assert both[0][1]["digests"] != both[0][2]["digests"] != both[0][3]["digests"]
+    assert server.tokens() == wanted[STEPS]["tokens"]

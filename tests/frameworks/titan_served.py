@@ -1,6 +1,8 @@
 """Nous' debug model with heads that vLLM's CPU build has kernels for: a `custom_import` that is
-rollring's with that change, and, as a program, the likeliest tokens by a checkpoint's weights:
-titan_served.py FOLDER PROMPTS(JSON) COUNT says them, and the digests of the tensors.
+rollring's with that change and the words of titan_says.py.
+
+As a program, the likeliest tokens by a checkpoint's weights: titan_served.py FOLDER PROMPTS(JSON)
+COUNT says them, and the digests of the tensors.
 """
 
 from __future__ import annotations
@@ -77,3 +79,7 @@ if __name__ == "__main__":
     print(json.dumps({"tokens": tokens, "digests": titan_engine.digests(tensors)}))
 else:
     import rollring.integrations.torchtitan  # noqa: F401
+    import titan_says
+
+    if trainer := getattr(sys.modules["__main__"], "Trainer", None):
+        titan_says.say_what_is_served(trainer)

@@ -213,6 +213,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         "{": "is not JSON",
         '{"logprobs": "no"}': "use 'theirs' or 'aligned'",
         '{"vllm": {"standing": true}}': "vllm has standing: here its fields are checksums",
+        '{"vllm": {"shards": "no"}}': "shards of vllm is 'no': say true or false",
         '{"stash": {"batch_groups": 2}}': "stash has batch_groups: torchtitan's own",
     }.items():
         with pytest.raises(rr.errors.InvalidArgumentError, match=problem):

@@ -66,6 +66,7 @@ def test_a_parameter_of_several_tensors_is_refused_by_all_ranks(
         code, said = job.end()
         assert code == 1, said
         assert "UnsupportedError: parameter 'embed.weight' becomes embed.0, embed.1," in said
+        assert 'say {"weights": "channel"}, which gathers' in said
 
 
 @pytest.mark.slow
@@ -95,7 +96,9 @@ class Names:
     ids=["several", "transposed", "columns"],
 )
 def test_a_parameter_that_is_more_than_ordered_by_rows_is_refused(made: Any) -> None:
-    with pytest.raises(rr.errors.UnsupportedError, match="parameter 'w' becomes .*which gathers"):
+    with pytest.raises(
+        rr.errors.UnsupportedError, match="parameter 'w' becomes .*order of its rows"
+    ):
         tensor_of(Names(made), "w", (2, 2))  # type: ignore[arg-type]
 
 

@@ -265,7 +265,7 @@ def test_servers_of_vllm_are_those_of_its_configuration(
     info = {"ring": ring, "rank": 0, "publish_as": "bfloat16", "device": "cpu", "pause": "keep"}
     assert calls == [
         (
-            {**info, "deadline_s": _weights.DEADLINE_S},
+            {**info, "deadline_s": _weights.DEADLINE_S, "shards": False},
             ("http://localhost:9000", "http://localhost:9001"),
             names,
         ),

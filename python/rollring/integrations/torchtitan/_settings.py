@@ -16,8 +16,8 @@ _CHOICES = {
     "acknowledge": ("step", "checkpoint"),
     "weights": ("theirs", "vllm", "channel", "shards"),
 }
-# Those of `rollring.integrations.vllm.trainer` that fit ranks which gather together for one sender.
-_VLLM = ("checksums", "deadline_s", "pause", "slot_bytes", "staging")
+# Those of `rollring.integrations.vllm.trainer` that fit ranks which send together.
+_VLLM = ("checksums", "deadline_s", "pause", "shards", "slot_bytes", "staging")
 _OF_TRAINER = ("advantages", "batch_groups", "batch_sequences", "batch_tokens")
 
 
@@ -35,13 +35,15 @@ class Settings:
         acknowledge: "step": the groups of a step, when the next one begins; "checkpoint": when a
             checkpoint that contains them is written.
         weights: "theirs": through groups of NCCL with a patched vLLM; "vllm": to the vLLM servers
-            of ``grpo.sglang_urls``, unpatched, which were started with the backend "rollring";
+            of ``grpo.sglang_urls``, unpatched, which were started with the backend "rollring", as
+            shards of all ranks where the model is divided, and the log says which;
             "channel": to engines that attach to the ring's weight channel by themselves;
             "shards": the same without a gather, to engines that attach with a layout.
         engines: With "channel" or "shards": how many are waited for before the first version.
         publish_as: The dtype in which float32 goes out; "": as it is.
         vllm: Fields of `rollring.integrations.vllm.trainer.RollringTrainerInitInfo`: "checksums",
-            "deadline_s", "pause", "slot_bytes" and "staging".
+            "deadline_s", "pause", "slot_bytes" and "staging"; and "shards": True: an error where
+            there would be a gather; False: always a gather.
         stash: Options of `rollring.Stash`, such as {"max_lag": 4}.
     """
 
@@ -61,6 +63,11 @@ class Settings:
         if unknown := sorted(set(self.vllm) - set(_VLLM)):
             raise InvalidArgumentError(
                 f"vllm has {', '.join(unknown)}: here its fields are {', '.join(_VLLM)}",
+                "invalid_argument",
+            )
+        if self.vllm.get("shards") not in (None, True, False):
+            raise InvalidArgumentError(
+                f"shards of vllm is {self.vllm['shards']!r}: say true or false, or omit it",
                 "invalid_argument",
             )
         if taken := sorted(set(self.stash) & set(_OF_TRAINER)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ... import WeightPublisher
@@ -55,8 +56,8 @@ def tensor_of(parameters: Parameters, name: str, shape: Sequence[int]) -> Tensor
     if not named:
         return None
     refusal = UnsupportedError(
-        f"parameter '{name}' becomes {', '.join(sorted(named))} for engines, by more than "
-        'an order of its rows: say {"weights": "channel"}, which gathers',
+        f"parameter '{name}' becomes {', '.join(sorted(named))} for engines, by more than an "
+        "order of its rows",
         "unsupported",
     )
     if len(named) != 1:
@@ -149,55 +150,89 @@ def is_its_turn(parameter: Any, turn: int) -> bool:
     return turn % replicas == mine
 
 
-class ShardSender:
-    """One rank's side: all of them publish, and a version is committed on all or on none."""
+class Shards:
+    """This rank's shards, as vLLM's trainer takes them (its `ShardSource`).
 
-    def __init__(self, trainer: Any, settings: Settings, deadline_s: float) -> None:
+    Attributes:
+        layout: Of `Places`.
+
+    Raises:
+        UnsupportedError: As `tensor_of`.
+    """
+
+    def __init__(self, trainer: Any, publish_as: str) -> None:
         self._parameters = Parameters(trainer)
-        self._first, self._deadline_s = trainer.metrics_rank, deadline_s
-        self._here = distributed().get_rank()
         # Of two stages with a parameter of one name, engines would take either.
         Pipeline(trainer).collect(self._parameters.own())
-        ring = ""
-        with failing_together(self._first):
-            if self._here == self._first:
-                url = settings.server.rstrip("/") or trainer.data_handler.server_url
-                ring = ring_of(settings, url)
-        ring = told(ring, self._first)
-        with failing_with_any():
-            self._publisher = self._made(ring, settings, trainer.device.type)
-            self._publisher.wait_subscribers(settings.engines, timeout=deadline_s)
+        places = Places(self._parameters, distributed().get_rank(), publish_as)
+        self.layout, self._names = places.layout, set(places.names)
 
-    def _made(self, ring: str, settings: Settings, device: str) -> WeightPublisher:
-        torch: Any = importlib.import_module("torch")
-        places = Places(self._parameters, self._here, settings.publish_as)
-        self._names = set(places.names)
-        described = {
-            name: torch.empty(local.shape, dtype=local.dtype, device="meta")
-            for name, local in self._shards()
-        }
-        cast = {
-            name: settings.publish_as
-            for name, local in described.items()
-            if local.dtype == torch.float32 and settings.publish_as
-        }
-        return WeightPublisher(
-            ring,
-            described,
-            name=f"torchtitan-{self._here}",
-            rank=self._here,
-            ranks=distributed().get_world_size(),
-            layout=places.layout,
-            device=device,
-            publish_as=cast,
-        )
+    def metadata(self) -> list[Any]:
+        """Name, dtype and shape of each."""
+        return [
+            SimpleNamespace(name=name, dtype=local.dtype, shape=tuple(local.shape))
+            for name, local in self
+        ]
 
-    def _shards(self) -> Iterator[tuple[str, Any]]:
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
         """As they are now: the trainer may have put them elsewhere."""
         for name, parameter in self._parameters.own():
             if name in self._names:
                 local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
                 yield name, local.detach().contiguous()
+
+
+def ring_on_all(trainer: Any, settings: Settings) -> str:
+    """The ring, of which one rank knows. Every rank calls it."""
+    ring = ""
+    with failing_together(trainer.metrics_rank):
+        if distributed().get_rank() == trainer.metrics_rank:
+            url = settings.server.rstrip("/") or trainer.data_handler.server_url
+            ring = ring_of(settings, url)
+    return str(told(ring, trainer.metrics_rank))
+
+
+class ShardSender:
+    """One rank's side: all of them publish, and a version is committed on all or on none."""
+
+    def __init__(self, trainer: Any, settings: Settings, deadline_s: float) -> None:
+        self._first, self._deadline_s = trainer.metrics_rank, deadline_s
+        ring = ring_on_all(trainer, settings)
+        with failing_with_any():
+            self._shards = self._made(trainer, settings.publish_as)
+            self._publisher = self._published(ring, settings.publish_as, trainer.device.type)
+            self._publisher.wait_subscribers(settings.engines, timeout=deadline_s)
+
+    def _made(self, trainer: Any, publish_as: str) -> Shards:
+        try:
+            return Shards(trainer, publish_as)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f'{error}: say {{"weights": "channel"}}, which gathers', error.code
+            ) from error
+
+    def _published(self, ring: str, publish_as: str, device: str) -> WeightPublisher:
+        torch: Any = importlib.import_module("torch")
+        described = {
+            one.name: torch.empty(one.shape, dtype=one.dtype, device="meta")
+            for one in self._shards.metadata()
+        }
+        cast = {
+            name: publish_as
+            for name, local in described.items()
+            if local.dtype == torch.float32 and publish_as
+        }
+        here = distributed().get_rank()
+        return WeightPublisher(
+            ring,
+            described,
+            name=f"torchtitan-{here}",
+            rank=here,
+            ranks=distributed().get_world_size(),
+            layout=self._shards.layout,
+            device=device,
+            publish_as=cast,
+        )
 
     def send(self, step: int) -> None:
         """The weights as they are now. On every rank; all engines have agreed to serve them when
@@ -208,6 +243,6 @@ class ShardSender:
         """
         number = told(max(step, self._publisher.next_version), self._first)
         with failing_with_any(), self._publisher.begin(number) as version:
-            for name, local in self._shards():
+            for name, local in self._shards:
                 version.put(name, local, timeout=self._deadline_s)
             version.commit(timeout=self._deadline_s)

@@ -20,6 +20,7 @@ from ._parameters import Parameters
 from ._pipeline import Pipeline
 from ._ranks import distributed, failing_together
 from ._rollouts import ring_of
+from ._servers import shards_to_servers, trainer_end
 from ._settings import Settings
 from ._shards import ShardSender
 
@@ -113,19 +114,7 @@ class ToServers:
     """To the unpatched vLLM servers of ``grpo.sglang_urls``, on the rank that sends."""
 
     def __init__(self, ring: str, source: Source, settings: Settings, trainer: Any) -> None:
-        theirs: Any = importlib.import_module("rollring.integrations.vllm.trainer")
-        clients = [
-            theirs.HTTPClient(f"http://{url}") for url in trainer.job_config.grpo.sglang_urls
-        ]
-        info = theirs.RollringTrainerInitInfo(
-            ring,
-            rank=0,
-            publish_as=settings.publish_as or None,
-            device=trainer.device.type,
-            **{"deadline_s": DEADLINE_S, **settings.vllm},
-        )
-        client = clients[0] if len(clients) == 1 else theirs.FleetClient(clients)
-        self._engine = theirs.make_trainer(info, client=client, source=source)
+        self._engine = trainer_end(ring, source, settings, trainer, deadline_s=DEADLINE_S)
 
     def send(self, step: int) -> None:
         self._engine.send_weights(max(step, self._engine.next_version))
@@ -170,6 +159,10 @@ def _sender(trainer: Any, settings: Settings) -> Any:
         )
     if settings.weights == "shards":
         return ShardSender(trainer, settings, DEADLINE_S)
+    if settings.weights == "vllm":
+        made = shards_to_servers(trainer, settings, DEADLINE_S)
+        if made is not None:
+            return made
     return Sender(trainer, settings)
 
 

@@ -35,8 +35,10 @@ from ._clients import (
 )
 from ._generation import TrainerEngine, TrainerInitInfo, finish, labels_tokens, make_trainer
 from ._sources import (
+    ShardSource,
     Standing,
     described_tensors,
+    has_layout,
     publisher_of_shards,
     publisher_of_whole,
     tensors_of,
@@ -53,6 +55,7 @@ __all__ = [
     "InProcessClient",
     "RollringTrainer",
     "RollringTrainerInitInfo",
+    "ShardSource",
     "make_trainer",
 ]
 
@@ -77,9 +80,9 @@ class RollringTrainerInitInfo(TrainerInitInfo):
             update. The client needs `pause_generation`: `HTTPClient` has it.
         shards: Each rank publishes its parts of the source, without a gather: all ranks do, and
             ``publishers`` and ``standing`` have no effect. The source is the model, with
-            ``DTensor``s (FSDP2, tensor parallelism), or its tensors by name. Engines take their
-            parts from all ranks, and no model is written before the version is committed, whatever
-            the ``staging``.
+            ``DTensor``s (FSDP2, tensor parallelism), or its tensors by name, or a `ShardSource`.
+            Engines take their parts from all ranks, and no model is written before the version is
+            committed, whatever the ``staging``.
         standing: The source's tensors stay where they are: versions are sent from there, and the
             source is asked for them once. It saves the Python for each name, where no rank has to
             gather anything.
@@ -148,6 +151,7 @@ class RollringTrainer(TrainerEngine):
         self._strides: dict[str, tuple[int, ...]] = {}
         self._standing: Standing | None = None
         self.report: dict[str, Any] | None = None
+        self._lies_still = info.standing or (info.shards and not has_layout(source))
         if info.shards:
             self._publisher = publisher_of_shards(info, source)
         else:
@@ -366,7 +370,7 @@ class RollringTrainer(TrainerEngine):
     def _put(self, transaction: WeightTransaction, check: Callable[[], None]) -> None:
         """All tensors, as engines make room for them. `check` raises when they will not."""
         deadline_s = self._info.deadline_s
-        if self._standing is not None or self._info.shards:
+        if self._lies_still:
             put_checked(transaction.put_all, check, deadline_s)
             return
         for name, tensor in tensors_of(self.source):
