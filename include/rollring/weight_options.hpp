@@ -81,6 +81,10 @@ struct SubscriberOptions {
     // it is committed; adopt() copies it, or exchanges the one list of Staging::delta, so that only
     // a device that fails poisons the engine. in_place and partial are ignored.
     std::vector<std::byte> layout = {};
+    // With a layout and Staging::copy: load() copies the parts of ranks on other GPUs to this
+    // one, into memory for these bytes (Subscriber::staging_bytes), so that adopt() copies within
+    // the GPU alone. Where there is no memory for it, adopt() copies from the other GPUs.
+    bool stage_remote = true;
 };
 
 }  // namespace rollring

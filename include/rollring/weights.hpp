@@ -306,6 +306,8 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] PayloadMemory memory() const;
     // Calls that imported or mapped memory so far: does not grow from sync to sync.
     [[nodiscard]] std::uint64_t imports() const;
+    // Memory of the engine's GPU for the parts of other GPUs (SubscriberOptions::stage_remote).
+    [[nodiscard]] std::uint64_t staging_bytes() const;
 
   private:
     friend class RelaySubscriber;

@@ -33,7 +33,7 @@ class GpuMover : public device::Mover {
         return make_difference(gpu_, parts, {.share = share_});
     }
     void take_share(double share) override { share_ = share; }
-    void copy_over_link() override { over_link_ = true; }
+    void copy_over_link(bool over_link) override { over_link_ = over_link; }
     Result<void> when_reached(Stream stream, device::Reached reached, void* context) override;
     Result<void> wait(Stream stream, Deadline deadline) override;
     Result<void> health() override;

@@ -155,9 +155,10 @@ class Mover {
     // Differences that are made from now on have the device compare for this share of the time,
     // above 0. Has no effect on the CPU.
     virtual void take_share(double) {}
-    // Plans that are made from now on copy from another device: few threads keep the link busy, and
-    // the rest of the device is left to copies of its own memory. Has no effect on the CPU.
-    virtual void copy_over_link() {}
+    // Whether plans that are made from now on copy from another device: few threads keep the link
+    // busy, and the rest of the device is left to copies of its own memory. Has no effect on the
+    // CPU.
+    virtual void copy_over_link([[maybe_unused]] bool over_link) {}
     // Calls `reached(context)` once everything queued on the stream so far is complete; at once if
     // nothing is queued there ever (CPU).
     virtual Result<void> when_reached(Stream stream, Reached reached, void* context) = 0;

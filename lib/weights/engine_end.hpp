@@ -62,6 +62,8 @@ class ROLLRING_LOCAL EngineEnd {
     // Of rank 0, if there are several.
     [[nodiscard]] virtual const Manifest& manifest() const = 0;
     [[nodiscard]] virtual std::uint64_t imports() const = 0;
+    // Memory of the engine's device for parts that come from other devices.
+    [[nodiscard]] virtual std::uint64_t staging_bytes() const = 0;
     [[nodiscard]] virtual std::int64_t publisher_id() const = 0;
 };
 

@@ -35,8 +35,10 @@ void SubscriberImpl::unread() {
 }
 
 Result<void> SubscriberImpl::hold_next(Deadline slice, Deadline deadline) {
-    auto lent = lend(update_.parts_lent, slice, deadline);
-    return lent ? Result<void>() : std::unexpected(std::move(lent.error()));
+    const std::uint32_t part = update_.parts_lent;
+    auto lent = lend(part, slice, deadline);
+    if (!lent) return std::unexpected(std::move(lent.error()));
+    return remote_ ? remote_->fetch(part, update_.lent_slots.back().memory, {}) : Result<void>();
 }
 
 Result<void> SubscriberImpl::hold(Deadline slice, Deadline deadline) {
@@ -55,6 +57,14 @@ void SubscriberImpl::leave_part(Stream stream, device::Mover& by) {
         session_->reading().finish_part(number, update_.lent_slots.back().slot, stream, by));
 }
 
+Result<void> SubscriberImpl::wait_fetched(Deadline deadline) {
+    return remote_ ? session_->mover().wait({}, deadline) : Result<void>();
+}
+
+void SubscriberImpl::leave_fetches() {
+    if (remote_) leave_part({}, session_->mover());
+}
+
 bool SubscriberImpl::is_in_ring() const {
     return link_.committed(update_.version, observe(session_->publisher().ranks_id));
 }
@@ -65,7 +75,9 @@ Result<void> SubscriberImpl::take_held(Stream stream) {
         const std::uint32_t part = update_.parts_done;
         if (tensors_.can_load(parts())) {
             const std::byte* const memory = update_.lent_slots.front().memory;
-            if (auto loaded = tensors_.load(part, memory, stream); !loaded) return loaded;
+            auto copied =
+                remote_ ? remote_->place(part, stream) : tensors_.load(part, memory, stream);
+            if (!copied) return copied;
         }
         if (auto done = done_reading(part, stream); !done) return done;
     }

@@ -94,6 +94,7 @@ class Session {
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     [[nodiscard]] std::int64_t publisher_id() const { return control_->header().created_ns; }
     [[nodiscard]] device::Mover& mover() const { return *backend_.mover; }
+    [[nodiscard]] device::Memory& memory() const { return *backend_.memory; }
     [[nodiscard]] Reading& reading() { return *reading_; }
     [[nodiscard]] std::uint64_t imports() const { return imports_; }
 

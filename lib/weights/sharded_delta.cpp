@@ -66,7 +66,8 @@ Result<void> ShardedEngine::list(SubscriberImpl& end, std::size_t first, Deadlin
     return {};
 }
 
-void ShardedEngine::leave_comparison() {
+void ShardedEngine::leave_slots() {
+    for (const auto& end : ends_) end->leave_fetches();
     const auto stream = delta_ ? delta_->leave() : std::nullopt;
     if (!stream) return;
     std::size_t end_of_rank = 0;

@@ -79,6 +79,7 @@ Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest
     one.in_place = false;
     one.partial = true;
     one.staging = Staging::copy;  // the engine's own is for the parts of all ranks
+    one.stage_remote = one.stage_remote && own.options.staging == Staging::copy;
     std::vector<Session*> sessions;
     for (std::uint32_t rank = 0; rank < ranks.size(); rank++) {
         one.rank = rank;
@@ -212,15 +213,28 @@ Result<void> ShardedEngine::load(Deadline deadline, Stream stream) {
     }
     std::size_t first = 0;
     for (const auto& end : ends_) {
-        if (!held) break;
-        held = delta_ ? list(*end, first, deadline)
-                      : in_slices(*end, true, deadline,
-                                  [&](Deadline slice) { return end->hold(slice, deadline); });
+        if (!held || !delta_) break;
+        held = list(*end, first, deadline);
         first += end->parts();
     }
+    if (held && !delta_) held = hold_all(deadline);
     if (!held && held.error().code == Errc::timed_out) return held;
     if (!held) return give_up(std::move(held.error()));
     held_ = true;
+    return {};
+}
+
+Result<void> ShardedEngine::hold_all(Deadline deadline) {
+    for (const auto& end : ends_) {
+        auto held = in_slices(*end, true, deadline,
+                              [&](Deadline slice) { return end->hold(slice, deadline); });
+        if (!held) return held;
+    }
+    for (const auto& end : ends_) {
+        auto fetched = in_slices(*end, true, deadline,
+                                 [&](Deadline slice) { return end->wait_fetched(slice); });
+        if (!fetched) return fetched;
+    }
     return {};
 }
 
@@ -323,7 +337,7 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
 }
 
 std::unexpected<Error> ShardedEngine::give_up(Error why) {
-    leave_comparison();
+    if (!held_) leave_slots();
     if (holding_.is_mixed()) return poison(std::move(why));
     const bool is_committed = update_.staged && outcome() == Outcome::committed;
     const bool is_left = again_ && why.code == Errc::aborted;  // by a rank that offers it again
@@ -366,6 +380,12 @@ void ShardedEngine::refuse(std::string_view why) {
 
 Result<void> ShardedEngine::check_memory(std::span<const WeightTensor> tensors) {
     return ends_.front()->check_memory(tensors);
+}
+
+std::uint64_t ShardedEngine::staging_bytes() const {
+    std::uint64_t sum = 0;
+    for (const auto& end : ends_) sum += end->staging_bytes();
+    return sum;
 }
 
 std::uint64_t ShardedEngine::imports() const {

@@ -69,6 +69,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     [[nodiscard]] std::span<const TensorInfo> tensors() const override { return tensors_; }
     [[nodiscard]] const Manifest& manifest() const override { return ends_.front()->manifest(); }
     [[nodiscard]] std::uint64_t imports() const override;
+    [[nodiscard]] std::uint64_t staging_bytes() const override;
     [[nodiscard]] std::int64_t publisher_id() const override {
         return ends_.front()->publisher_id();
     }
@@ -107,8 +108,10 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     // The list, or the parts: into the tensors. Can be retried after timed_out.
     Result<void> write(Deadline deadline);
     void show_report();
-    // A comparison that has not ended is of no more use.
-    void leave_comparison();
+    // All parts, with those of other devices beside the engine's tensors.
+    Result<void> hold_all(Deadline deadline);
+    // Work on the slots that has not ended is of no more use.
+    void leave_slots();
     [[nodiscard]] Outcome outcome() const;
     [[nodiscard]] Outcome outcome_again() const;
     [[nodiscard]] Error aborted() const;

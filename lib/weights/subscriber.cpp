@@ -119,6 +119,10 @@ Result<std::uint64_t> RelaySubscriber::part_bytes(const Subscriber& subscriber) 
 PayloadMemory Subscriber::memory() const {
     return impl_->manifest().memory;
 }
+std::uint64_t Subscriber::staging_bytes() const {
+    return impl_->staging_bytes();
+}
+
 std::uint64_t Subscriber::imports() const {
     return impl_->imports();
 }

@@ -88,16 +88,32 @@ Result<void> SubscriberImpl::fit(std::string_view ring, std::span<const WeightTe
                                    options_.held_version, ring, had));
     }
     // The ranks of a sharded trainer are on several devices, and copied from at once.
-    if (!options_.layout.empty() && is_over_link()) session_->mover().copy_over_link();
+    const bool from_afar = !options_.layout.empty() && is_over_link();
+    session_->mover().copy_over_link(from_afar);
     auto compiled =
         SubscriberTensors::compile(manifest(), into, options_.partial, session_->mover());
     if (!compiled) return std::unexpected(compiled.error());
     tensors_ = std::move(*compiled);
+    if (from_afar && options_.stage_remote) {
+        if (auto staging = make_remote_staging(into); !staging) return staging;
+    }
     if (options_.staging != Staging::delta) return {};
     auto difference =
         compile_difference(manifest().packing, into, options_.partial, session_->mover());
     if (!difference) return std::unexpected(difference.error());
     delta_.emplace(std::move(*difference), options_, tensors_.target_bytes());
+    return {};
+}
+
+// Where there is no memory for it, versions are copied over the link once they are decided.
+Result<void> SubscriberImpl::make_remote_staging(std::span<const WeightTensor> into) {
+    const auto parts = compile_planned(manifest().packing, into, session_->mover());
+    if (!parts) return std::unexpected(parts.error());
+    auto staging = RemoteStaging::make(*parts, session_->memory(), session_->mover());
+    if (!staging && staging.error().code != Errc::out_of_device_memory) {
+        return std::unexpected(staging.error());
+    }
+    if (staging) remote_ = std::move(*staging);
     return {};
 }
 

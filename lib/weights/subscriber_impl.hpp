@@ -10,6 +10,7 @@
 #include "delta_staging.hpp"
 #include "engine_end.hpp"
 #include "gpus.hpp"
+#include "remote_staging.hpp"
 #include "ring_link.hpp"
 #include "rollring/weights.hpp"
 #include "session.hpp"
@@ -70,6 +71,10 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     Result<void> hold_next(Deadline slice, Deadline deadline);
     // All parts, likewise.
     Result<void> hold(Deadline slice, Deadline deadline);
+    // Waits until all fetches into the memory beside are done. Can be retried after timed_out.
+    Result<void> wait_fetched(Deadline deadline);
+    // The device may still fetch: the slots are in use until it has.
+    void leave_fetches();
     // The device may still compare the part that was lent last, in this mover's stream: its slot is
     // in use until the stream gets there.
     void leave_part(Stream stream, device::Mover& by);
@@ -110,10 +115,14 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::span<const TensorInfo> tensors() const override { return tensors_.infos(); }
     [[nodiscard]] const Manifest& manifest() const override { return session_->manifest(); }
     [[nodiscard]] std::uint64_t imports() const override { return session_->imports(); }
+    [[nodiscard]] std::uint64_t staging_bytes() const override {
+        return remote_ ? remote_->bytes() : 0;
+    }
     [[nodiscard]] std::int64_t publisher_id() const override { return session_->publisher_id(); }
 
   private:
     Result<void> fit(std::string_view ring, std::span<const WeightTensor> into);
+    Result<void> make_remote_staging(std::span<const WeightTensor> into);
     void start(std::uint64_t publication, const PublicationView& view);
     Result<std::span<const TensorPiece>> lend(std::uint32_t part, Deadline filled,
                                               Deadline verified);
@@ -150,6 +159,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     Holding holding_;
     std::unique_ptr<Session> session_;
     SubscriberTensors tensors_;
+    std::unique_ptr<RemoteStaging> remote_;  // without it adopt copies from the slots
     std::optional<DeltaStaging> delta_;
     UpdateState update_;
     std::uint64_t heard_ = 0;          // the last request that next() has looked at

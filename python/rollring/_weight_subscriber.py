@@ -72,6 +72,10 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             attaches to all ranks of the trainer; `WeightUpdate.adopt` writes to ``into``, which is
             contiguous, and nothing before it does. With "delta" it writes the values that differ,
             of all ranks' shards.
+        stage_remote: With ``layout`` and "copy": `WeightUpdate.load` copies the parts of ranks
+            on other GPUs into memory beside (`staging_bytes`), so that `WeightUpdate.adopt`, for
+            which an engine pauses, copies within the GPU alone. Where there is no memory for it,
+            `WeightUpdate.adopt` copies from the other GPUs.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -101,6 +105,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         staging_share: float = 1.0,
         rollback_when_asked: bool = False,
         layout: WeightLayout | None = None,
+        stage_remote: bool = True,
         timeout: float | None = 10.0,
     ) -> None:
         self.ring = ring
@@ -138,6 +143,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             options["rank"] = rank
         if layout is not None:
             options["layout"] = layout.to_bytes()
+            options["stage_remote"] = stage_remote
         self._end = _core.WeightSubscriber(ring, described, options, timeout)
 
     def next(self, timeout: float | None = None) -> WeightUpdate:
@@ -227,6 +233,11 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     def live_version(self) -> int:
         """The version that the engine serves; -1: none yet."""
         return self._end.live_version()
+
+    @property
+    def staging_bytes(self) -> int:
+        """Memory of the engine's GPU for the parts of other GPUs (``stage_remote``)."""
+        return self._end.staging_bytes()
 
     @property
     def state(self) -> str:

@@ -231,6 +231,7 @@ SubscriberOptions subscriber_options(nb::dict given) {
     options.take("staging_share", made.staging_share);
     options.take("rollback_when_asked", made.rollback_when_asked);
     options.take("layout", made.layout);
+    options.take("stage_remote", made.stage_remote);
     options.end("a weight subscriber");
     return made;
 }

@@ -219,6 +219,9 @@ class PySubscriber {
     std::int64_t live_version() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.live_version(); });
     }
+    std::uint64_t staging_bytes() {
+        return owned_.in_turn([](Subscriber& subscriber) { return subscriber.staging_bytes(); });
+    }
     std::int64_t publisher_id() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
     }
@@ -305,6 +308,7 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("state", &PySubscriber::state)
         .def("problem", &PySubscriber::problem)
         .def("publisher_id", &PySubscriber::publisher_id)
+        .def("staging_bytes", &PySubscriber::staging_bytes)
         .def("part_bytes", &PySubscriber::part_bytes)
         .def("tensors", &PySubscriber::tensors)
         .def("close", &PySubscriber::close)

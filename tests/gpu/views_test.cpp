@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "../weights/view_model.hpp"
+#include "backends.hpp"
 #include "device.hpp"
 #include "host_mover.hpp"
 #include "plan.hpp"
 #include "reference.hpp"
+#include "remote_staging.hpp"
 #include "subscriber_tensors.hpp"
 
 namespace rollring::test {
@@ -46,6 +48,25 @@ void check_load(const ViewCase& given, const Tuning& tuning) {
     CHECK(first_difference(arena.get(), given.wanted) == -1);
 }
 
+// In two steps, of which the second reads no slot.
+void check_staged(const ViewCase& given) {
+    const device::Backend own = need(cuda::make_backend(Device::cuda(0), PayloadMemory::vmm));
+    const DeviceBytes arena(given.arena);
+    const auto parts = need(
+        weights::compile_planned(given.manifest.packing, given.placed(arena.data()), *own.mover));
+    const auto staging = need(weights::RemoteStaging::make(parts, *own.memory, *own.mover));
+    for (std::uint32_t part = 0; part < given.slots.size(); part++) {
+        const DeviceBytes slot(given.slots[part]);
+        need(staging->fetch(part, slot.data(), {}));
+        need(own.mover->wait({}, gpu_patience()));
+        CHECK((slot.get() == given.slots[part]));
+    }
+    CHECK(first_difference(arena.get(), given.arena) == -1);
+    for (std::uint32_t part = 0; part < given.slots.size(); part++) need(staging->place(part, {}));
+    need(own.mover->wait({}, gpu_patience()));
+    CHECK(first_difference(arena.get(), given.wanted) == -1);
+}
+
 TEST_SUITE_BEGIN("gpu");
 
 TEST_CASE("random views out of slots that are cut within rows") {
@@ -55,7 +76,9 @@ TEST_CASE("random views out of slots that are cut within rows") {
         Random random(seed);
         const ViewSizes sizes{.row_multiple = seed % 3 == 0 ? 8U : 1U,
                               .slot_bytes = slot_bytes[seed % 5]};
-        check_load(random_views(sizes, random), {});
+        const ViewCase given = random_views(sizes, random);
+        check_load(given, {});
+        check_staged(given);
     }
 }
 

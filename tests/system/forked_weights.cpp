@@ -71,6 +71,7 @@ void try_subscriber(Subscriber& subscriber) {
          tells([&] { return RelaySubscriber::part_bytes(subscriber); })},
         {"Subscriber::memory", tells([&] { return subscriber.memory(); })},
         {"Subscriber::imports", tells([&] { return subscriber.imports(); })},
+        {"Subscriber::staging_bytes", tells([&] { return subscriber.staging_bytes(); })},
     });
     auto update = opened(subscriber.next(patience()), "an update");
     const Calls steps{
@@ -135,6 +136,7 @@ void try_weights() {
                                "RelaySubscriber::part_bytes",
                                "Subscriber::memory",
                                "Subscriber::imports",
+                               "Subscriber::staging_bytes",
                                "Subscriber::rollback",
                                "Subscriber::delta",
                                "Update::wait_committed",

@@ -65,6 +65,7 @@ class FakePlan : public CopyPlan {
                                 : plan_->pack_one(job, tensor, slot, sums, stream);
     }
     Result<void> unpack(const std::byte* slot, Stream stream) override {
+        device_->unpacked = slot;
         return device_->refuses ? Result<void>(failure()) : plan_->unpack(slot, stream);
     }
     Result<std::optional<std::size_t>> verify(const std::byte* slot, std::uint64_t sums,
@@ -204,6 +205,7 @@ class FakeMemory : public Memory {
     FakeMemory(FakeDevice& device, PayloadMemory kind)
         : device_(&device), kind_(kind), host_(make_host_backend().memory) {}
     Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) override {
+        if (device_->is_full) return refused(Errc::out_of_device_memory, "the fake device is full");
         return wrap(host_->make(bytes), device_);
     }
     Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override {

@@ -16,10 +16,11 @@ struct FakeDevice {
     std::atomic<bool> failed = false;             // nor ever will
     std::atomic<bool> refuses = false;            // copies cannot be queued
     std::atomic<bool> loses = false;              // its work runs, but callers get an error
-    std::atomic<bool> is_full = false;            // there is no memory for lists
+    std::atomic<bool> is_full = false;            // there is no memory left
     std::atomic<bool> raced = false;              // a list was cleared while it was exchanged
     std::atomic<void*> compares_on = nullptr;     // the stream named last
     std::atomic<const void*> released = nullptr;  // no memory is at this address any more
+    std::atomic<const void*> unpacked = nullptr;  // the memory that was copied from last
     std::atomic<std::uint64_t> kept_bytes = 0;    // for the list of the next differences
     std::atomic<double> share = 1;                // of the difference that was made last
     std::atomic<int> verifications = 0;           // of parts, that were asked for

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <thread>
 
+#include "backend.hpp"
 #include "channel.hpp"
 #include "host_mover.hpp"
+#include "remote_staging.hpp"
 #include "subscriber_tensors.hpp"
 #include "tensor_view.hpp"
 #include "view_model.hpp"
@@ -22,6 +24,27 @@ void check_load(const ViewCase& given) {
     REQUIRE_OK(tensors);
     for (std::uint32_t part = 0; part < given.slots.size(); part++) {
         REQUIRE_OK(tensors->load(part, given.slots[part].data(), {}));
+    }
+    REQUIRE((arena == given.wanted));
+}
+
+// In two steps, of which the second reads no slot.
+void check_staged(const ViewCase& given) {
+    const device::Backend own = device::make_host_backend();
+    std::vector<std::byte> arena = given.arena;
+    const auto parts =
+        weights::compile_planned(given.manifest.packing, given.placed(arena.data()), *own.mover);
+    REQUIRE_OK(parts);
+    const auto staging = weights::RemoteStaging::make(*parts, *own.memory, *own.mover);
+    REQUIRE_OK(staging);
+    for (std::uint32_t part = 0; part < given.slots.size(); part++) {
+        std::vector<std::byte> slot = given.slots[part];
+        REQUIRE_OK((*staging)->fetch(part, slot.data(), {}));
+        std::ranges::fill(slot, std::byte{0xa5});
+    }
+    REQUIRE((arena == given.arena));
+    for (std::uint32_t part = 0; part < given.slots.size(); part++) {
+        REQUIRE_OK((*staging)->place(part, {}));
     }
     REQUIRE((arena == given.wanted));
 }
@@ -59,7 +82,9 @@ TEST_CASE("random views hold what a chain of narrow, swap and split holds") {
         constexpr std::uint64_t slot_bytes[] = {512, 1024, 3584, 16384, 0};
         const ViewSizes sizes{.row_multiple = seed % 3 == 0 ? 8U : 1U,
                               .slot_bytes = slot_bytes[seed % 5]};
-        check_load(random_views(sizes, dice));
+        const ViewCase given = random_views(sizes, dice);
+        check_load(given);
+        check_staged(given);
     }
 }
 
