@@ -70,8 +70,10 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
         self._peers = Peers(self.parallel_config)
         self._is_open = False  # vLLM's update: vLLM refuses another one meanwhile
         self._witness = Witness(model, device, lambda: self._by_difference)
-        sleeps = device.type == "cuda" and getattr(self.model_config, "enable_sleep_mode", False)
-        self._beside = Beside(bool(sleeps), lambda: self._update is not None)
+        self._sleeps = device.type == "cuda" and bool(
+            getattr(self.model_config, "enable_sleep_mode", False)
+        )
+        self._beside = Beside(self._sleeps, lambda: self._update is not None)
 
     # --- vLLM's calls -----------------------------------------------------------------------------
 
@@ -362,6 +364,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             staging="delta" if self._by_difference else "copy",
             delta_fallback="beside",  # a model that serves is not written to before the commit
             layout=self._model.layout,
+            stage_remote=not self._sleeps,  # it would stay on the GPU of an engine that sleeps
             timeout=self._info.deadline_s,
         )
         _log.info(
@@ -372,7 +375,7 @@ class RollringEngine(WeightTransferEngine[RollringInitInfo, RollringUpdateInfo])
             self._info.ring,
             len(self._model.reasons),
             "whole tensors" if self._shards is None else "the trainer's shards",
-            self._model.bytes_beside / 1e6,
+            (self._model.bytes_beside + self._channel.staging_bytes) / 1e6,
         )
 
     def _attached(self) -> WeightSubscriber:
