@@ -264,8 +264,13 @@ def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
         ranks = stat_weights(channel.ring)
     except RollringError:
         return False
-    # A rank that gives a version up gives it up for all.
-    return any(one["state"] == "aborted" and one["version"] >= version for one in ranks)
+    # A rank that gives a version up gives it up for all. Shards of the committed one are offered
+    # again then; rank 0 begins a version before it tells engines of it.
+    return any(
+        (one["state"] == "aborted" and one["version"] >= version)
+        or (one["rank"] == 0 and one["ranks"] > 1 and one["aborts"] and one["version"] < version)
+        for one in ranks
+    )
 
 
 class HeldVersion:

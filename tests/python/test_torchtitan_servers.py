@@ -101,6 +101,19 @@ def test_shards_that_the_setting_wants_are_an_error_where_there_are_none(
     assert server.client.versions == []
 
 
+def test_shards_that_a_rank_cannot_read_are_an_error_on_every_rank(
+    ring: str, server: Server
+) -> None:
+    """The server serves the version before until the next one."""
+    code, log = said(ring, server, "fails")
+    assert code == 0, log
+    assert "rank 0 raises VersionAbortedError: version 2: another rank has aborted it" in log, log
+    assert re.search("rank 1 raises .*'NoneType' object", log), log
+    for step, (_, weights) in zip((1, 3), server.client.versions, strict=True):
+        for name, whole in wanted(step).items():
+            assert torch.equal(weights[name], whole), name
+
+
 def test_a_version_that_a_server_refuses_is_an_error_on_every_rank(
     ring: str, server: Server
 ) -> None:

@@ -269,3 +269,30 @@ def test_an_engine_that_comes_late_takes_the_next_version(ring: str, trainer: Tr
             client.finish_weight_update()
         ended(committing)
         assert all(serves(client.engine.model, trainer.source) for client in here)
+
+
+def test_a_version_that_a_rank_gives_up_before_the_engine_looks_is_refused_as_aborted(
+    ring: str, trainer: Trainer
+) -> None:
+    """As a rank that cannot read its shards does. All ranks offer the committed version again."""
+    client = Client(made_engine())
+    client.init_weight_transfer_engine(info(ring))
+    committing = trainer.publish(1)
+    client.start_weight_update()
+    client.update_weights({"version": 1})
+    client.finish_weight_update()
+    ended(committing)
+    first = trainer.ends[0].begin(2)
+    trainer.ends[1].begin(2).abort()
+    with pytest.raises(rr.errors.VersionAbortedError, match="another rank"):
+        first.wait_staged(PATIENCE)
+    first.abort()
+    client.start_weight_update()
+    with pytest.raises(rr.errors.VersionAbortedError, match="version 2 was aborted before"):
+        client.update_weights({"version": 2})
+    committing = trainer.publish(3)
+    client.start_weight_update()
+    client.update_weights({"version": 3})
+    client.finish_weight_update()
+    ended(committing)
+    assert serves(client.engine.model, trainer.source)

@@ -298,6 +298,8 @@ class RollringTrainer(TrainerEngine):
                 try:
                     check = partial(self._calls.check, told)
                     self._put(transaction, check)
+                    if self._info.shards:  # another rank may give it up before engines look
+                        put_checked(transaction.wait_staged, check, self._info.deadline_s)
                     if not self._info.one_call:
                         self._calls.follow(told)  # the others end once the version is given up
                     checked.result()
