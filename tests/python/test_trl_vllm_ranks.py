@@ -14,8 +14,10 @@ from rollring.integrations.trl import _ranks, _vllm
 def test_the_first_rank_takes_the_rest_with_the_others_and_raises_in_the_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ranks = SimpleNamespace(get_world_size=lambda: 2, all_gather_object=lambda *_: None)
-    monkeypatch.setattr(_ranks, "_distributed", lambda: ranks)
+    ranks = SimpleNamespace(
+        get_rank=lambda: 0, get_world_size=lambda: 2, all_gather_object=lambda *_: None
+    )
+    monkeypatch.setattr(_ranks, "job", lambda: ranks)
     monkeypatch.setattr(_vllm, "first_rank", _ranks.FirstRankCalls())
     callback = SimpleNamespace  # any object that a weak set may hold
     _vllm.first_rank.heard_by(callback)
@@ -31,3 +33,9 @@ def test_the_first_rank_takes_the_rest_with_the_others_and_raises_in_the_callbac
     assert list(weights) == []
     with pytest.raises(rr.RollringError, match="a server refused it"):
         _vllm.first_rank.agree()
+
+
+def test_a_trainer_whose_weights_come_in_another_way_is_named() -> None:
+    transfer = _vllm.VLLMWeightTransfer("ring", ["http://localhost:1"])
+    with pytest.raises(rr.errors.UnsupportedError, match="SimpleNamespace has no _streaming_iter"):
+        transfer.send_shards_of(SimpleNamespace())

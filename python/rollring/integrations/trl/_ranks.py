@@ -76,7 +76,7 @@ class FirstRankCalls:
         try:
             yield
         except Exception as error:
-            if _distributed() is None:
+            if job() is None:
                 raise
             with suppress(Exception):  # another rank has failed, too
                 deque(meanwhile, 0)
@@ -90,7 +90,7 @@ class FirstRankCalls:
         Raises:
             RollringError: A call has failed. The first rank raises the error of the call itself.
         """
-        distributed = _distributed()
+        distributed = job()
         if distributed is None:
             return wanted
         failure, self.failure = self.failure, None
@@ -126,12 +126,32 @@ def _collectives() -> Any:
     return importlib.import_module("accelerate.utils")
 
 
+def raise_together(failure: Exception | None) -> None:
+    """On every rank of several: a failure of one is raised on all.
+
+    Raises:
+        Exception: This rank's own.
+        RollringError: On the others; the text names the rank.
+    """
+    world: Any = job()
+    given: list[Any] = [None] * world.get_world_size()
+    world.all_gather_object(given, None if failure is None else _told(failure))
+    if failure is not None:
+        raise failure
+    for told in given:
+        if told is not None:
+            raise RollringError(*told)
+
+
 def _told(error: Exception) -> tuple[str, str]:
-    text = f"the first rank of the trainer failed: {type(error).__name__}: {error}"
+    world = job()
+    rank = 0 if world is None else world.get_rank()
+    which = f"rank {rank}" if rank else "the first rank"
+    text = f"{which} of the trainer failed: {type(error).__name__}: {error}"
     return text, getattr(error, "code", "")
 
 
-def _distributed() -> Any:
+def job() -> Any:
     """torch.distributed, if this is one of several ranks: these have imported it."""
     module: Any = sys.modules.get("torch.distributed")
     if module is None or not module.is_available() or not module.is_initialized():

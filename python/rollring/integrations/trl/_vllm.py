@@ -8,6 +8,7 @@ from typing import Any
 from ...adapters import find_or_create
 from ...errors import InvalidArgumentError
 from ._ranks import first_rank
+from ._shards import ShardedSync
 
 
 class _Given:
@@ -53,6 +54,9 @@ class VLLMWeightTransfer:
             weight_transfer=VLLMWeightTransfer("run42", ["http://localhost:8000"]),
         )
 
+    On several ranks with FSDP2, `send_shards_of` has each of them publish its shards, so that
+    nothing is gathered.
+
     One thread uses it.
 
     Args:
@@ -79,6 +83,25 @@ class VLLMWeightTransfer:
         self._info = info
         self._source: _Given | None = None
         self._trainer: Any = None
+        self._sync: ShardedSync | None = None
+
+    def send_shards_of(self, trainer: Any) -> None:
+        """Let each rank publish the shards that it has, instead of the tensors that the trainer
+        gathers. On every rank, before ``train()``.
+
+        The first sync decides, and its log says so: a model that is not divided by FSDP2, or whose
+        shards a server refuses, goes out gathered.
+
+        Args:
+            trainer: An `AsyncGRPOTrainer` or `AsyncDistillationTrainer` with this transfer.
+
+        Raises:
+            UnsupportedError: Its iterator of weights is not that of TRL 1.16.
+        """
+        self._sync = ShardedSync(
+            self.ring, trainer, lambda rank, named: self._made(named, rank, shards=True)
+        )
+        self._sync.take()
 
     # --- TRL's calls
 
@@ -100,7 +123,10 @@ class VLLMWeightTransfer:
             BusyError: Another process publishes weights on this ring, such as another trainer.
         """
         with first_rank.call(iterator):
-            self._publish(iterator)
+            if self._sync is not None and self._sync.begin():
+                self.report = self._sync.send().report
+            else:
+                self._publish(iterator)
 
     def resume(self) -> None:
         """Nothing, as in `pause`."""
@@ -110,6 +136,8 @@ class VLLMWeightTransfer:
         if self._trainer is not None:
             self._trainer.shutdown()
             self._trainer = None
+        if self._sync is not None:
+            self._sync.close()
 
     # --- inside
 
@@ -123,7 +151,7 @@ class VLLMWeightTransfer:
         self._trainer.send_weights(max(1, self._trainer.next_version))
         self.report = self._trainer.report
 
-    def _made(self, source: _Given) -> Any:
+    def _made(self, source: Any, rank: int = 0, **more: Any) -> Any:
         from ..vllm.trainer import (
             FleetClient,
             HTTPClient,
@@ -134,5 +162,5 @@ class VLLMWeightTransfer:
         client = self._servers
         if isinstance(client, (list, tuple)):
             client = FleetClient([HTTPClient(url) for url in client])
-        info = RollringTrainerInitInfo(self.ring, rank=0, **self._info)
+        info = RollringTrainerInitInfo(self.ring, rank=rank, **{**self._info, **more})
         return RollringTrainer.trainer_init(info, client=client, source=source)
