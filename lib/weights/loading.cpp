@@ -72,6 +72,7 @@ bool SubscriberImpl::has_more_of_turn() const {
 
 Result<void> SubscriberImpl::take_lent(Stream stream, Deadline deadline) {
     std::vector<const std::byte*> slots;
+    slots.reserve(update_.lent_slots.size());
     for (const LentSlot& lent : update_.lent_slots) slots.push_back(lent.memory);
     for (;;) {
         const Deadline piece{std::min(deadline.at_ns, Deadline::after_ms(50).at_ns)};

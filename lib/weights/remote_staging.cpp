@@ -21,6 +21,7 @@ struct Dim {
 
 std::vector<Dim> dims_of(const CopyJob& job) {
     std::vector<Dim> dims;
+    dims.reserve(std::max<std::size_t>(1, job.shape.size()));
     for (std::size_t i = 0; i < job.shape.size(); i++) {
         dims.push_back({job.shape[i], job.strides[i], job.packed_strides[i]});
     }
