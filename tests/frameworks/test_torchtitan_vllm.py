@@ -60,6 +60,18 @@ class CutRun(Run):
     engine = "titan_cut_engine.py"
 
 
+class StagedRun(CutRun):
+    """Two stages of a pipeline, each of two FSDP ranks: the one with the ring is not the first."""
+
+    def __init__(self, *given: Any, **values: Any) -> None:
+        stages: dict[str, Any] = {
+            "ranks": 4,
+            "parallelism__data_parallel_shard_degree": 2,
+            "parallelism__pipeline_parallel_degree": 2,
+        }
+        super().__init__(*given, **stages, **values)
+
+
 def run_of(kind: type[Run], server: Beside, folder: Path, **vllm: Any) -> Outcome:
     """Of the trainer, whose weights go to the server, and to an engine of the channel."""
     folder.mkdir()
@@ -125,3 +137,13 @@ def test_a_stock_server_serves_the_weights_of_its_trainer(server: Beside, tmp_pa
         assert one["gathers"] >= len(trained) and other["gathers"] == 0
     assert both[0][1]["digests"] != both[0][2]["digests"] != both[0][3]["digests"]
     assert server.tokens() == wanted[STEPS]["tokens"]
+
+
+def test_stages_of_a_pipeline_are_one_model_for_a_server(server: Beside, tmp_path: Path) -> None:
+    outcome = run_of(StagedRun, server, tmp_path / "stages", shards=True)
+    says = ["as shards of all ranks, without a gather" in log for _, log in outcome.ranks]
+    assert says == [False, False, True, False]
+    wanted = saved(tmp_path / "stages", STEPS)
+    assert outcome.served[STEPS] == wanted["digests"]
+    assert server.tokens() == wanted["tokens"]
+    assert [each["gathers"] for each in said(outcome.log).values()] == [0, 0, 0]
