@@ -62,8 +62,10 @@ void check_difference(const ViewCase& given, const Bytes& before, const DeltaTun
                                                        given.placed(arena.data()), true, mover));
     const Difference::Size wanted = found_by_host(given, before);
     std::vector<DeviceBytes> memory;
-    for (const Bytes& slot : given.slots) memory.emplace_back(slot);
     std::vector<const std::byte*> slots;
+    memory.reserve(given.slots.size());
+    slots.reserve(given.slots.size());
+    for (const Bytes& slot : given.slots) memory.emplace_back(slot);
     for (const DeviceBytes& slot : memory) slots.push_back(slot.data());
     for (const std::size_t at_once : {std::size_t{1}, std::size_t{3}, slots.size()}) {
         made->clear(boundless, at_once == 1 ? 0 : boundless);
