@@ -12,6 +12,11 @@ void Book::unload(const Kept& record) {
     if (at->second.records == 0) loads_.erase(at);
 }
 
+void Book::expect(std::uint64_t records) {
+    records_.reserve(records_.size() + records);
+    names_.reserve(names_.size() + records);
+}
+
 void Book::keep(std::uint64_t number, const Kept& record) {
     use(number);
     const auto [at, fresh] = records_.try_emplace(number, record);
@@ -45,7 +50,7 @@ void Book::ack(std::uint64_t batch, std::int64_t step, std::span<const std::uint
         at->second.place = static_cast<std::uint32_t>(i);
         at->second.acked = true;
         at->second.step = step;
-        by_step_.emplace(step, numbers[i]);
+        by_step_.emplace_hint(by_step_.end(), step, numbers[i]);  // they come in their order
     }
 }
 

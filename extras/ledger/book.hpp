@@ -51,6 +51,8 @@ struct Kept {
 
 class Book {
   public:
+    // That many more records come.
+    void expect(std::uint64_t records);
     // A record, or another copy of one.
     void keep(std::uint64_t number, const Kept& record);
     void ack(std::uint64_t batch, std::int64_t step, std::span<const std::uint64_t> numbers);

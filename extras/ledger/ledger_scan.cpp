@@ -178,6 +178,7 @@ bool take_index(const FileReader& file, std::uint64_t bytes, Contents& found, Br
     auto index =
         SegmentIndex::read(index_path(file.path().parent_path(), found.newest), file, bytes);
     if (!index) return false;
+    found.book.expect(index->entries());
     EntryTaker taker(found, broken);
     while (const auto entry = index->next()) taker.take(entry->offset, entry->header, entry->part);
     found.used = found.end = index->end();

@@ -134,10 +134,11 @@ struct LedgerRestore::Impl {
         bool elsewhere;
         std::uint64_t left_out;
         std::uint64_t parked;
+        std::vector<std::uint64_t> order;
     };
     static Result<std::unique_ptr<Impl>> make(const std::filesystem::path& directory,
                                               ledger::Contents found, Producer producer,
-                                              const Parts& parts);
+                                              Parts parts);
     Result<bool> send(Deadline deadline);
     Result<void> read();
     Result<void> lose(Error why);
@@ -145,20 +146,19 @@ struct LedgerRestore::Impl {
 
 Result<std::unique_ptr<LedgerRestore::Impl>> LedgerRestore::Impl::make(
     const std::filesystem::path& directory, ledger::Contents found, Producer producer,
-    const Parts& parts) {
+    Parts parts) {
     auto files = ledger::open_segments(directory, found);
     if (!files) return std::unexpected(files.error());
     auto older = ledger::OlderCopies::open(directory, found);
     if (!older) return std::unexpected(older.error());
-    std::vector<std::uint64_t> order = found.book.in_order();
     std::vector<ledger::RecordStream::Place> places;
-    places.reserve(order.size());
-    for (const std::uint64_t number : order) {
+    places.reserve(parts.order.size());
+    for (const std::uint64_t number : parts.order) {
         const ledger::Kept& one = *found.book.record(number);
         places.push_back({.segment = one.segment, .offset = one.offset, .bytes = one.bytes});
     }
     ledger::GroupMembers members(found.book);
-    RestoreStat stat{.records = order.size(),
+    RestoreStat stat{.records = parts.order.size(),
                      .groups = members.groups(),
                      .sent = 0,
                      .tokens = 0,
@@ -169,12 +169,12 @@ Result<std::unique_ptr<LedgerRestore::Impl>> LedgerRestore::Impl::make(
                      .unreadable = found.lost};
     decltype(Impl::stream) stream(new ledger::RecordStream(std::move(*files), std::move(places)));
     if (auto started = stream->start(); !started) return std::unexpected(started.error());
-    return std::unique_ptr<Impl>(new Impl{.ring = parts.ring,
+    return std::unique_ptr<Impl>(new Impl{.ring = std::move(parts.ring),
                                           .elsewhere = parts.elsewhere,
                                           .schema = std::move(found.schema),
                                           .book = std::move(found.book),
                                           .members = std::move(members),
-                                          .order = std::move(order),
+                                          .order = std::move(parts.order),
                                           .stream = std::move(stream),
                                           .older = std::move(*older),
                                           .producer = std::move(producer),
@@ -274,7 +274,7 @@ bool is_elsewhere(const RestoreOptions& options, const std::filesystem::path& di
 
 // Opens the ring for the records, and names them before the first is sent.
 Result<Producer> open_ring(const std::filesystem::path& directory, std::string_view ring,
-                           const RestoreOptions& options, std::vector<std::uint64_t> order) {
+                           const RestoreOptions& options, const std::vector<std::uint64_t>& order) {
     auto producer = Producer::open(ring, {.name = options.producer_name});
     if (!producer) return producer;
     const auto stat = stat_ring(ring);
@@ -288,10 +288,9 @@ Result<Producer> open_ring(const std::filesystem::path& directory, std::string_v
     if (std::ranges::any_of(*maps, [&](const auto& one) { return one.ring_id == stat->ring_id; })) {
         return ledger::was_restored(ring);
     }
-    auto written = ledger::write_map(directory, {.ring_id = stat->ring_id,
-                                                 .lane = lane->lane,
-                                                 .epoch = lane->epoch,
-                                                 .numbers = std::move(order)});
+    auto written = ledger::write_map(
+        directory,
+        {.ring_id = stat->ring_id, .lane = lane->lane, .epoch = lane->epoch, .numbers = order});
     if (!written) return std::unexpected(written.error());
     return producer;
 }
@@ -359,13 +358,15 @@ Result<LedgerRestore> LedgerRestore::begin(const std::filesystem::path& director
     auto parked = bring_parked(directory, ledger_dir, ring, elsewhere);
     if (!parked) return std::unexpected(parked.error());
     found->damaged.insert(found->damaged.end(), parked->damaged.begin(), parked->damaged.end());
-    auto producer = open_ring(directory, ring, options, found->book.in_order());
+    std::vector<std::uint64_t> order = found->book.in_order();
+    auto producer = open_ring(directory, ring, options, order);
     if (!producer) return std::unexpected(producer.error());
     Impl::Parts parts{.ring = std::string(ring),
                       .elsewhere = elsewhere,
                       .left_out = settled.size(),
-                      .parked = parked->count};
-    auto impl = Impl::make(directory, std::move(*found), std::move(*producer), parts);
+                      .parked = parked->count,
+                      .order = std::move(order)};
+    auto impl = Impl::make(directory, std::move(*found), std::move(*producer), std::move(parts));
     if (!impl) return std::unexpected(impl.error());
     if (locked) recording::unlock_directory(*locked);
     return LedgerRestore(std::move(*impl));

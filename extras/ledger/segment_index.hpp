@@ -53,6 +53,7 @@ class SegmentIndex {
     // In the order of the segment; nothing behind the last.
     [[nodiscard]] std::optional<Entry> next();
     [[nodiscard]] std::uint64_t end() const { return head_.end; }
+    [[nodiscard]] std::uint64_t entries() const { return head_.entries; }
 
   private:
     [[nodiscard]] bool fills(std::uint64_t first_entry, std::uint64_t segment_bytes);
