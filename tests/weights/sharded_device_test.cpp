@@ -1,51 +1,8 @@
 // An engine of a sharded trainer whose device is slow.
 
-#include "channel.hpp"
-#include "fake_device.hpp"
-#include "support/shard_model.hpp"
+#include "shard_pair.hpp"
 
 namespace rollring::test {
-namespace {
-
-// One rank and one engine, each on a fake GPU of its own.
-struct ShardPair {
-    explicit ShardPair(bool checksums = false) {
-        fake_device(trainer_gpu).reset();
-        fake_device(engine_gpu).reset();
-        auto made = Publisher::create(
-            ring.name(), trainer.list(),
-            {.device = trainer_gpu, .checksums = checksums, .layout = trainer.layout()});
-        REQUIRE_OK(made);
-        publisher.emplace(std::move(*made));
-        auto attached =
-            Subscriber::attach(ring.name(), engine.list(),
-                               {.device = engine_gpu, .layout = engine.layout()}, patience());
-        REQUIRE_OK(attached);
-        subscriber.emplace(std::move(*attached));
-    }
-    [[nodiscard]] Transaction put(std::int64_t version) {
-        trainer.fill(version);
-        auto open = publisher->begin(version);
-        REQUIRE_OK(open);
-        REQUIRE_OK(open->put_all(patience()));
-        REQUIRE_OK(open->publish());
-        return std::move(*open);
-    }
-    [[nodiscard]] Update stage() {
-        auto update = subscriber->next(patience());
-        REQUIRE_OK(update);
-        REQUIRE_OK(update->load(patience()));
-        REQUIRE_OK(update->stage(patience()));
-        return std::move(*update);
-    }
-    TestRing ring;
-    TrainerShard trainer{0, 1};
-    EngineShard engine{0, 1};
-    std::optional<Publisher> publisher;
-    std::optional<Subscriber> subscriber;
-};
-
-}  // namespace
 
 TEST_CASE("a deadline within the copies of a committed version loses nothing") {
     ShardPair pair;
@@ -105,7 +62,7 @@ TEST_CASE("memory that goes before the copies of a committed version poisons not
 }
 
 TEST_CASE("a checksum that takes long is asked for once") {
-    ShardPair pair(true);
+    ShardPair pair({.checksums = true});
     FakeDevice& gpu = fake_device(engine_gpu);
     Transaction open = pair.put(1);
     auto update = pair.subscriber->next(patience());
