@@ -6,10 +6,11 @@
 The Llama 8B list (16.06 GB of bf16). Each rank of the trainer has chunks of dimension 0 of every
 tensor, as FSDP2 has; each rank of the engine has its part of fused q, k and v, of fused gate and
 up, of columns of o and down, and of the vocabulary, as tensor parallelism has. Rank r of both is on
-GPU r, and each rank is a process. Ways: copies from the slots, and by difference with the fallback
-`beside`. All elements of every version are compared with values that the engine's process computes
-from their indices. Limits are measured in the same run: one copy of an engine's shard on its GPU,
-and a copy of the bytes that come from other GPUs, on all GPUs at once. Writes OUT/shards.json.
+GPU r, and each rank is a process. Ways: copies with the parts of other GPUs beside, copies from the
+slots alone, and by difference with the fallback `beside`. All elements of every version are
+compared with values that the engine's process computes from their indices. Limits are measured in
+the same run: one copy of an engine's shard on its GPU, and a copy of the bytes that come from other
+GPUs, on all GPUs at once. Writes OUT/shards.json.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ SPAWN = multiprocessing.get_context("spawn")
 PATIENCE = 120.0
 WARM = 2  # versions of each way that are not counted
 REPEATS = 7
+WAYS: dict[str, dict[str, Any]] = {
+    "copy": {},
+    "slots": {"stage_remote": False},
+    "difference": {"staging": "delta", "delta_fallback": "beside"},
+}
 
 
 def device_of(rank: int, host: bool) -> str:
@@ -249,8 +255,7 @@ class Fleet:
         return {"trainers": trainers, "engines": engines}
 
     def measure(self, way: str, share: float) -> dict[str, Any]:
-        by_difference: dict[str, Any] = {"staging": "delta", "delta_fallback": "beside"}
-        all_do(self.engines, "attach", {} if way == "copy" else by_difference)
+        all_do(self.engines, "attach", WAYS[way])
         passed = [self.pass_version(share) for _ in range(WARM + self.options.versions)][WARM:]
 
         def slowest(name: str) -> float:
@@ -262,7 +267,7 @@ class Fleet:
             for name in ("seen_ms", "load_ms", "staged_ms", "committed_ms", "pause_ms")
         }
         last = passed[-1]["engines"]
-        if way != "copy":
+        if way == "difference":
             row["delta"] = [one["delta"] for one in last]
             row["rollback_ms"] = max(one["rollback_ms"] for one in all_do(self.engines, "back"))
         row["versions"] = passed
@@ -327,7 +332,8 @@ def main() -> None:
         fleet = Fleet(ring, options)
         try:
             limits = fleet.limits(plan.remote_bytes // options.ranks)
-            ways = [("copy", options.changed[0])] + [("difference", one) for one in options.changed]
+            ways = [("copy", options.changed[0]), ("slots", options.changed[0])]
+            ways += [("difference", one) for one in options.changed]
             for way, share in ways:
                 rows.append(fleet.measure(way, share))
                 print(
