@@ -68,6 +68,7 @@ __all__ = [
     "find_or_create",
     "in_background",
     "in_thread",
+    "is_divided",
     "named",
     "next_announced",
     "published_shards",
@@ -270,6 +271,14 @@ def _is_given_up(channel: WeightSubscriber, version: int) -> bool:
         (one["state"] == "aborted" and one["version"] >= version)
         or (one["rank"] == 0 and one["ranks"] > 1 and one["aborts"] and one["version"] < version)
         for one in ranks
+    )
+
+
+def is_divided(parameter: Any) -> bool:
+    """Whether ranks have parts of a tensor of torch: a ``DTensor`` that is not the same on all."""
+    return any(
+        not placement.is_replicate() and parameter.device_mesh.size(dim) > 1
+        for dim, placement in enumerate(getattr(parameter, "placements", ()))
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ... import RollringError
+from ...adapters import is_divided
 from ...errors import RejectedError, UnsupportedError
 from ...stat import stat_ring
 from ._parameters import Parameters
@@ -124,11 +125,7 @@ def _own_shards(trainer: Any, ring: str, publish_as: str) -> tuple[Shards | None
 
 
 def _is_cut(trainer: Any) -> bool:
-    return any(
-        not placement.is_replicate() and parameter.device_mesh.size(dim) > 1
-        for _, parameter in Parameters(trainer).own()
-        for dim, placement in enumerate(getattr(parameter, "placements", ()))
-    )
+    return any(is_divided(parameter) for _, parameter in Parameters(trainer).own())
 
 
 def _machine_with(ring: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ... import RollringError
+from ...adapters import is_divided
 from ...errors import RejectedError, UnsupportedError
 from ...stat import stat_ring
 from ._ranks import first_rank, job, raise_together
@@ -119,10 +120,3 @@ class ShardedSync:
             text = "each version is gathered on the first rank for the vLLM servers: %s"
             _log.log(level, text, why)
         return False
-
-
-def is_divided(parameter: Any) -> bool:
-    return any(
-        not placement.is_replicate() and parameter.device_mesh.size(dim) > 1
-        for dim, placement in enumerate(getattr(parameter, "placements", ()))
-    )
