@@ -24,10 +24,6 @@ std::chrono::nanoseconds nap_after(std::int64_t waited_ns) {
 
 Callbacks::~Callbacks() {
     if (!thread_.joinable()) return;
-    if (getpid() != maker_) {
-        thread_.detach();
-        return;
-    }
     {
         const std::scoped_lock lock(mutex_);
         ends_ = true;

@@ -4,8 +4,6 @@
 // A thread polls events: a host function of the driver is called later, and has work on the GPU
 // behind it, for which the GPU turns from another process to this one.
 
-#include <unistd.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -28,7 +26,8 @@ class Callbacks {
     explicit Callbacks(std::shared_ptr<const Gpu> gpu) : gpu_(gpu), marks_(std::move(gpu)) {}
     Callbacks(const Callbacks&) = delete;
     Callbacks& operator=(const Callbacks&) = delete;
-    // Calls that are still to come do not come any more.
+    // Calls that are still to come do not come any more. A forked child has no such thread: the
+    // ends of a channel, which own this object, are not destroyed there.
     ~Callbacks();
 
     // Calls `reached(context)` once all work is done that these streams have now. After an error of
@@ -55,8 +54,7 @@ class Callbacks {
     std::deque<Call> calls_;  // the first is being made
     std::optional<Error> failure_;
     std::atomic<bool> ends_ = false;
-    pid_t maker_ = getpid();  // a forked child has no such thread
-    std::thread thread_;      // from the first call on
+    std::thread thread_;  // from the first call on
 };
 
 }  // namespace rollring::cuda
