@@ -23,6 +23,15 @@ from vllm_world import PATIENCE, Client, made_engine, sending, serves  # noqa: E
 RANKS = 2
 
 
+def passed(client: Client, trainer: Trainer, version: int) -> None:
+    """A version, all the way."""
+    committing = trainer.publish(version)
+    client.start_weight_update()
+    client.update_weights({"version": version})
+    client.finish_weight_update()
+    ended(committing)
+
+
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     vllm_fakes.install(monkeypatch)
@@ -151,11 +160,7 @@ def test_a_rank_that_goes_before_the_decision_leaves_the_old_version(
 ) -> None:
     client = Client(made_engine())
     client.init_weight_transfer_engine(info(ring))
-    committing = trainer.publish(1)
-    client.start_weight_update()
-    client.update_weights({"version": 1})
-    client.finish_weight_update()
-    ended(committing)
+    passed(client, trainer, 1)
     before = served(client.engine.model)
     first = trainer.ends[0].begin(2)
     first.put_all(PATIENCE)
@@ -277,11 +282,7 @@ def test_a_version_that_a_rank_gives_up_before_the_engine_looks_is_refused_as_ab
     """As a rank that cannot read its shards does. All ranks offer the committed version again."""
     client = Client(made_engine())
     client.init_weight_transfer_engine(info(ring))
-    committing = trainer.publish(1)
-    client.start_weight_update()
-    client.update_weights({"version": 1})
-    client.finish_weight_update()
-    ended(committing)
+    passed(client, trainer, 1)
     first = trainer.ends[0].begin(2)
     trainer.ends[1].begin(2).abort()
     with pytest.raises(rr.errors.VersionAbortedError, match="another rank"):
