@@ -2,15 +2,16 @@
 """How long does a version of a sharded trainer take to a parallel engine? How long is its pause?
 
     shards.py OUT [--ranks 2] [--versions 5] [--changed 0.01 0.6] [--scale 1] [--host]
+        [--memory direct] [--gpus N]
 
 The Llama 8B list (16.06 GB of bf16). Each rank of the trainer has chunks of dimension 0 of every
 tensor, as FSDP2 has; each rank of the engine has its part of fused q, k and v, of fused gate and
-up, of columns of o and down, and of the vocabulary, as tensor parallelism has. Rank r of both is on
-GPU r, and each rank is a process. Ways: copies with the parts of other GPUs beside, copies from the
-slots alone, and by difference with the fallback `beside`. All elements of every version are
-compared with values that the engine's process computes from their indices. Limits are measured in
-the same run: one copy of an engine's shard on its GPU, and a copy of the bytes that come from other
-GPUs, on all GPUs at once. Writes OUT/shards.json.
+up, of columns of o and down, and of the vocabulary, as tensor parallelism has. Rank r of both is
+on GPU r, or r modulo N, and each rank is a process. Ways: copies with the parts of other GPUs
+beside, copies from the slots alone, and by difference with the fallback `beside`. All elements of
+every version are compared with values that the engine's process computes from their indices.
+Limits are measured in the same run: one copy of an engine's shard on its GPU, and a copy of the
+bytes that come from other GPUs, on all GPUs at once. Writes OUT/shards.json.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def device_of(rank: int, host: bool) -> str:
-    if host:
+def device_of(rank: int, options: argparse.Namespace) -> str:
+    if options.host:
         return "cpu"
-    torch.cuda.set_device(rank)
-    return f"cuda:{rank}"
+    gpu = rank % (options.gpus or options.ranks)
+    torch.cuda.set_device(gpu)
+    return f"cuda:{gpu}"
 
 
 def spin_until(moment_ns: int) -> None:
@@ -59,10 +61,15 @@ class Trainer:
     def __init__(self, ring: str, rank: int, options: argparse.Namespace) -> None:
         shapes = llama8b(options.scale)
         boxes = trainer_boxes(shapes, rank, options.ranks)
-        self.values = Values(shapes, boxes, device_of(rank, options.host))
+        self.values = Values(shapes, boxes, device_of(rank, options))
         layout = layout_of(shapes, boxes, rank)
         self.publisher = rr.WeightPublisher(
-            ring, self.values.memories, rank=rank, ranks=options.ranks, layout=layout
+            ring,
+            self.values.memories,
+            rank=rank,
+            ranks=options.ranks,
+            layout=layout,
+            memory=options.memory,
         )
 
     def fill(self, version: int, share: float) -> None:
@@ -85,11 +92,12 @@ class Engine:
         self.ring, self.rank, self.ranks = ring, rank, options.ranks
         shapes = llama8b(options.scale)
         boxes = engine_boxes(shapes, rank, options.ranks)
-        self.device = device_of(rank, options.host)
+        self.device = device_of(rank, options)
         self.own = Values(shapes, boxes, self.device)
         self.wanted = Values(shapes, boxes, self.device)
         self.layout = layout_of(shapes, boxes, rank)
         self.held, self.went_back = -1, False
+        self.one_gpu = options.gpus == 1
         self.subscriber: rr.WeightSubscriber | None = None
 
     def attach(self, options: dict[str, Any]) -> None:
@@ -156,7 +164,7 @@ class Engine:
 
     def copy_remote(self, count: int, moment_ns: int) -> float:
         """A copy of as many bytes from the next GPU, in ms, beside the other ranks."""
-        if self.device == "cpu" or not count:
+        if self.device == "cpu" or not count or self.one_gpu:
             return 0.0
         source = torch.zeros(
             count, dtype=torch.uint8, device=f"cuda:{(self.rank + 1) % self.ranks}"
@@ -321,6 +329,8 @@ def main() -> None:
     parser.add_argument("--changed", type=float, nargs="+", default=[0.01, 0.6])
     parser.add_argument("--scale", type=float, default=1, help="of the bytes of the list")
     parser.add_argument("--host", action="store_true", help="on the CPU")
+    parser.add_argument("--memory", default="automatic", help="of the trainer's channel")
+    parser.add_argument("--gpus", type=int, default=0, help="0: as many as ranks")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     plan = plan_of(options)

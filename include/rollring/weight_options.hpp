@@ -38,7 +38,8 @@ struct PublisherOptions {
     // boxes that this rank's tensors hold. Its memories have the names, the published dtypes and
     // the numbers of elements of tensors. The slots then hold a whole version (slot_bytes and slots
     // are chosen so), an engine that ends before it has staged a version aborts it, and engines
-    // that lack the committed version get it again after each abort.
+    // that lack the committed version get it again after each abort. With PayloadMemory::direct, on
+    // all ranks or none, there are no slots, and they get it by Publisher::resend.
     std::vector<std::byte> layout = {};
 };
 

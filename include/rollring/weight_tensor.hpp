@@ -56,7 +56,7 @@ enum class PayloadMemory : std::uint8_t {
     // from Transaction::put_all (or the first put) until commit or wait_staged has returned, or the
     // version was aborted; and their memory is not freed while an engine is attached. Publisher and
     // engines are different processes. Each tensor is contiguous and published in its own dtype;
-    // not with checksums, handed_on or a layout.
+    // not with checksums or handed_on.
     direct,
 };
 ROLLRING_API std::string_view name(PayloadMemory memory);

@@ -81,7 +81,7 @@ class [[nodiscard]] ROLLRING_API Transaction {
 
     // Packs all tensors from their own memory. Waits in between for subscribers to free slots.
     // With PayloadMemory::direct it packs nothing: from here on the tensors must not change until
-    // commit or wait_staged has returned, or the version was aborted.
+    // commit or (without a layout) wait_staged has returned, or the version was aborted.
     // Errors: timed_out (names the subscriber; a retry resumes), device_error, already_released
     // (names a tensor whose memory was released, or freed and allocated anew).
     Result<void> put_all(Deadline deadline, Stream stream = {});
@@ -99,6 +99,9 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // for subscribers, and in the ring. Errors: timed_out (names the missing subscribers; may be
     // called again), rejected (by whom and why), aborted (another rank did), peer_gone,
     // already_released (as put_all). A subscriber that dies or leaves is not waited for.
+    // With PayloadMemory::direct and a layout it also waits until no subscriber needs the tensors
+    // any more. timed_out can then mean that the version is committed, which the message says: call
+    // it again. abort() and destruction expel the subscribers that still read.
     Result<CommitReport> commit(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
     // that leaves the decision to another system. After this call, commit does not ask subscribers
@@ -145,8 +148,9 @@ class ROLLRING_API Publisher {
     // the slots, or are poisoned. Only a version that fits into the slots stays readable.
     [[nodiscard]] std::uint32_t behind() const;
     // Opens the committed version once more, for these subscribers alone, from the same tensors,
-    // which must be unchanged. Errors: invalid_argument (no version is committed), busy (a version
-    // is open), unsupported (with a layout: the slots have it, and offer it by themselves).
+    // which must be unchanged. With a layout all ranks do so. Errors: invalid_argument (no version
+    // is committed), busy (a version is open), unsupported (with a layout and slots: these have it,
+    // and offer it by themselves).
     Result<Transaction> begin_again();
     // Declares that the tensors hold a version that was committed already, by a predecessor of this
     // publisher or elsewhere. This publisher may then resend it, and the ring records it

@@ -141,8 +141,11 @@ std::uint64_t GpuAllocations::bytes_most() {
 
 }  // namespace
 
-std::unique_ptr<device::Memory> make_direct_memory(std::shared_ptr<const Gpu> gpu) {
-    return device::make_direct_memory(std::make_shared<GpuAllocations>(std::move(gpu)));
+Result<std::unique_ptr<device::Memory>> make_direct_memory(std::shared_ptr<const Gpu> gpu) {
+    auto own = make_ipc_memory(gpu);
+    if (!own) return own;
+    return device::make_direct_memory(std::make_shared<GpuAllocations>(std::move(gpu)),
+                                      std::move(*own));
 }
 
 }  // namespace rollring::cuda

@@ -18,8 +18,9 @@ Result<std::unique_ptr<device::Memory>> make_ipc_memory(std::shared_ptr<const Gp
 Result<std::unique_ptr<device::Memory>> make_registered_memory(
     std::shared_ptr<const Gpu> gpu, std::unique_ptr<device::Memory> host);
 
-// The trainer's own allocations, by their CUDA IPC handles.
-std::unique_ptr<device::Memory> make_direct_memory(std::shared_ptr<const Gpu> gpu);
+// The trainer's own allocations, by their CUDA IPC handles. Blocks that it makes are as those of
+// make_ipc_memory().
+Result<std::unique_ptr<device::Memory>> make_direct_memory(std::shared_ptr<const Gpu> gpu);
 
 // Checks of a ticket from another process that do not depend on the kind of memory.
 Result<void> check_ticket(const Gpu& gpu, const device::BlockTicket& ticket, PayloadMemory kind,

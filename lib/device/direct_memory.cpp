@@ -213,11 +213,11 @@ Result<std::uint64_t> Opened::distance(std::uint64_t offset, std::uint64_t bytes
 
 class DirectMemory : public Memory {
   public:
-    explicit DirectMemory(std::shared_ptr<Allocations> allocations)
-        : allocations_(std::move(allocations)) {}
+    DirectMemory(std::shared_ptr<Allocations> allocations, std::unique_ptr<Memory> own)
+        : allocations_(std::move(allocations)), own_(std::move(own)) {}
 
-    Result<std::unique_ptr<SharedBlock>> make(std::uint64_t) override {
-        return refused(Errc::unsupported, "PayloadMemory::direct has no slots");
+    Result<std::unique_ptr<SharedBlock>> make(std::uint64_t bytes) override {
+        return own_->make(bytes);
     }
     Result<std::unique_ptr<SharedBlock>> import(const BlockTicket& ticket, Fd fd) override {
         auto block = std::make_unique<Opened>(allocations_);
@@ -237,12 +237,14 @@ class DirectMemory : public Memory {
 
   private:
     std::shared_ptr<Allocations> allocations_;
+    std::unique_ptr<Memory> own_;
 };
 
 }  // namespace
 
-std::unique_ptr<Memory> make_direct_memory(std::shared_ptr<Allocations> allocations) {
-    return std::make_unique<DirectMemory>(std::move(allocations));
+std::unique_ptr<Memory> make_direct_memory(std::shared_ptr<Allocations> allocations,
+                                           std::unique_ptr<Memory> own) {
+    return std::make_unique<DirectMemory>(std::move(allocations), std::move(own));
 }
 
 }  // namespace rollring::device

@@ -41,8 +41,9 @@ class Allocations {
     virtual std::uint64_t bytes_most() = 0;
 };
 
-// Memory::make returns unsupported: it has no slots.
-std::unique_ptr<Memory> make_direct_memory(std::shared_ptr<Allocations> allocations);
+// `own`: makes the blocks of this process.
+std::unique_ptr<Memory> make_direct_memory(std::shared_ptr<Allocations> allocations,
+                                           std::unique_ptr<Memory> own);
 
 // A line of the table.
 struct AllocationLine {

@@ -97,7 +97,9 @@ static_assert(sizeof(PublisherPage) <= page_bytes);
 struct AdmissionLine {
     std::atomic<std::uint64_t> epoch;  // of the seat's holder; 0: free
     std::atomic<std::uint64_t> reads;  // the latest publication that it must read; 0: none
-    std::uint8_t reserved[48];
+    // The latest publication that was decided without it while it read; 0: none.
+    std::atomic<std::uint64_t> too_late;
+    std::uint8_t reserved[40];
 };
 static_assert(sizeof(AdmissionLine) == line_bytes);
 

@@ -11,7 +11,7 @@ namespace rollring::weights {
 
 std::optional<std::int64_t> SubscriberImpl::offered() const {
     const std::uint64_t reads = session_->reads();
-    if (update_.open || reads <= update_.publication) return {};
+    if (update_.open || reads <= update_.publication || session_->is_too_late(reads)) return {};
     const auto seen = session_->look_up(reads);
     if (!seen || seen->outcome == Outcome::aborted) return {};
     const bool begun = seen->put || seen->outcome == Outcome::committed ||
@@ -63,6 +63,20 @@ Result<void> SubscriberImpl::wait_fetched(Deadline deadline) {
 
 void SubscriberImpl::leave_fetches() {
     if (remote_) leave_part({}, session_->mover());
+}
+
+Result<void> SubscriberImpl::check_counted() const {
+    if (auto admitted = session_->check_admitted(); !admitted) return admitted;
+    if (!session_->is_too_late(update_.publication)) return {};
+    return refused(Errc::aborted,
+                   fmt::format("version {} was decided without '{}', which came late: it gets a "
+                               "version that is sent from now on; {}",
+                               update_.version, options_.name, holding_.text()));
+}
+
+Result<void> SubscriberImpl::check_kept() const {
+    if (auto counted = check_counted(); !counted) return counted;
+    return session_->check_publisher();
 }
 
 bool SubscriberImpl::is_in_ring() const {

@@ -95,8 +95,7 @@ class Reader {
         if (header_.slots == 0 || header_.slots > slots_max) return bad("slots");
         if (header_.memory < std::uint32_t{1} || header_.memory > 4) return bad("memory");
         if (header_.checksums > 1 || header_.reserved != 0) return bad("flags");
-        if (is_direct() && (header_.checksums != 0 || header_.slots != 1 || header_.parts != 1 ||
-                            header_.layout_bytes != 0)) {
+        if (is_direct() && (header_.checksums != 0 || header_.slots != 1 || header_.parts != 1)) {
             return bad("the form of memory that is read where it lies");
         }
         if (header_.sums_offset == 0 || header_.sums_offset % piece_alignment != 0 ||

@@ -117,8 +117,7 @@ Transaction::~Transaction() {
 }
 
 bool Transaction::mine() const {
-    return impl_ != nullptr && impl_->publication().is_open() &&
-           impl_->publication().number() == publication_;
+    return impl_ != nullptr && impl_->is_at(publication_);
 }
 
 // The only check: PublisherImpl's steps of a version rely on it.

@@ -145,7 +145,7 @@ bool PublisherImpl::shut_down() {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
         return false;
     }
-    if (publication_.is_open()) abort("the publisher was closed");
+    if (publication_.is_open() || is_unread_) abort("the publisher was closed");
     publication_.close_channel();
     reception_.reset();
     seats_.ring_all();
@@ -198,7 +198,7 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
 
 Result<void> PublisherImpl::begin(std::int64_t version) {
     if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open()) return still_open();
+    if (publication_.is_open() || is_unread_) return still_open();
     if (auto fine = check_version(version); !fine) return fine;
     const std::int64_t last = std::max(begun_version_, link_.version());
     if (version <= last || version < 0) {
@@ -323,7 +323,15 @@ Result<void> PublisherImpl::wait_all_staged(Deadline deadline) {
 }
 
 Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
-    if (auto staged = wait_all_staged(deadline); !staged) return std::unexpected(staged.error());
+    if (!is_unread_) {
+        if (auto decided = decide(deadline); !decided) return std::unexpected(decided.error());
+    }
+    if (auto read = wait_read(deadline); !read) return std::unexpected(read.error());
+    return report_;
+}
+
+Result<void> PublisherImpl::decide(Deadline deadline) {
+    if (auto staged = wait_all_staged(deadline); !staged) return staged;
     report_.payload_bytes = packing().payload_bytes;
     if (is_again()) {
         // Another rank of a sharded trainer may not know rank 0 yet, in whose name it would be.
@@ -332,17 +340,17 @@ Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
         }
         publication_.end_resent();
         seats_.close(true);
-        return report_;
+        return {};
     }
     const std::int64_t staged_ns = monotonic_ns();
     FAULT_POINT("weights.staged_seen");
-    if (auto decided = ranks_.decide(deadline); !decided) return std::unexpected(decided.error());
+    if (auto decided = ranks_.decide(deadline); !decided) return decided;
     const std::int64_t filled_ns = std::max(publication_.filled_ns(), put_done_ns_);
     report_.times.publish_ns = filled_ns - put_done_ns_;
     report_.times.staged_ns = staged_ns - filled_ns;
     report_.times.commit_ns = monotonic_ns() - staged_ns;
     finish_commit();
-    return report_;
+    return {};
 }
 
 void PublisherImpl::finish_commit() {
@@ -358,12 +366,10 @@ void PublisherImpl::finish_commit() {
 }
 
 void PublisherImpl::abort(std::string_view why) {
-    if (!publication_.is_open() || !maker_.is_this()) return;
-    if (is_again() || ranks_.may_abort()) {
-        give_up(why);
-    } else {
-        finish_commit();
-    }
+    if (!maker_.is_this()) return;
+    if (publication_.is_open() && (is_again() || ranks_.may_abort())) return give_up(why);
+    if (publication_.is_open()) finish_commit();
+    stop_readers();
 }
 
 void PublisherImpl::give_up(std::string_view why) {

@@ -44,7 +44,6 @@ Result<void> PublisherImpl::expose_tensors(const Gpus& gpus) {
         return refused(Errc::unsupported, std::string(why));
     };
     if (!options_.device.is_gpu()) return cannot("the tensors are in host memory");
-    if (is_sharded()) return cannot("a rank with a layout has its shard in slots");
     if (options_.handed_on) return cannot("parts that are handed on lie in slots");
     if (options_.checksums) return cannot("checksums lie in slots");
     auto backend = gpus.open(options_.device, PayloadMemory::direct);
@@ -79,6 +78,24 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
     }
     if (!done) return std::unexpected(done.error());
     return memory;
+}
+
+Result<void> PublisherImpl::wait_read(Deadline deadline) {
+    if (!tensors_.is_exposed()) return {};
+    seats_.wait(deadline, [&] { return seats_.is_read(); });
+    const std::string readers = seats_.slot_holders();
+    is_unread_ = !readers.empty();
+    if (!is_unread_) return {};
+    return refused(Errc::timed_out,
+                   fmt::format("version {} is committed, but by the deadline {} had not copied it "
+                               "from the tensors, which must not change before: commit again, or "
+                               "expel them",
+                               publication_.version(), readers));
+}
+
+void PublisherImpl::stop_readers() {
+    if (tensors_.is_exposed()) seats_.expel_holders();
+    is_unread_ = false;
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {

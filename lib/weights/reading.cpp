@@ -27,8 +27,8 @@ void Reading::part_reached(void* context) {
     Reading& self = *part.self;
     {
         const std::scoped_lock lock(self.mutex_);
-        self.read_ahead_.insert(part.number);
         std::uint64_t done = peek(self.own_->read_done);
+        if (part.number >= done) self.read_ahead_.insert(part.number);
         while (self.read_ahead_.erase(done) == 1) done++;
         store_release(self.own_->read_done, done);
         self.being_read_--;
@@ -55,6 +55,14 @@ Result<void> Reading::finish_part(std::uint64_t part_number, std::uint32_t slot,
     const std::scoped_lock lock(mutex_);
     being_read_--;
     return queued;
+}
+
+void Reading::say_read(std::uint64_t end_part_number) {
+    {
+        const std::scoped_lock lock(mutex_);
+        store_release(own_->read_done, end_part_number);
+    }
+    ring_plain(*publisher_bell_);
 }
 
 void Reading::leave(std::uint64_t publication) {

@@ -33,6 +33,9 @@ class Reading {
     }
     Result<void> finish_part(std::uint64_t part_number, std::uint32_t slot, Stream stream,
                              device::Mover& by);
+    // All parts before this one have been read; later work of the device that finish_part() counts
+    // for them reads something else.
+    void say_read(std::uint64_t end_part_number);
     // Reports that publications up to this one are no longer read, once that is true.
     void leave(std::uint64_t publication);
 

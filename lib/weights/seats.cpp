@@ -150,42 +150,9 @@ void Seats::note_ended(std::uint32_t seat) {
     ended_ = fmt::format("'{}'", seats_[seat].name);
 }
 
-void Seats::add_slot(std::unique_ptr<SharedBlock> block) {
-    const std::scoped_lock lock(mutex_);
-    slots_.push_back(std::make_unique<Slot>());
-    slots_.back()->block = std::move(block);
-}
-
-std::size_t Seats::slot_count() {
-    const std::scoped_lock lock(mutex_);
-    return slots_.size();
-}
-
-std::size_t Seats::usable_slots(const std::string& without) {
-    const std::scoped_lock lock(mutex_);
-    SeatSet expelled;
-    for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        expelled[i] = seats_[i].state == Seat::State::expelled ||
-                      (seats_[i].state == Seat::State::joined && seats_[i].name == without);
-    }
-    return static_cast<std::size_t>(std::ranges::count_if(slots_, [&](const auto& slot) {
-        for (std::uint32_t i = 0; i < seats_.size(); i++) {
-            if (expelled[i] && slot->readers[i] && !passed(i, *slot)) return false;
-        }
-        return true;
-    }));
-}
-
 const SubscriberPage* Seats::page(std::uint32_t seat) const {
     const SubscriberPage& page = control_->subscriber(seat);
     return observe(page.epoch) == seats_[seat].epoch ? &page : nullptr;
-}
-
-bool Seats::passed(std::uint32_t seat, const Slot& slot) const {
-    const SubscriberPage* at = page(seat);
-    if (at == nullptr) return false;
-    return observe(at->read_done) > slot.part_number ||
-           observe(at->publications_read) >= slot.publication;
 }
 
 bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
@@ -200,7 +167,8 @@ bool Seats::lacks(std::uint32_t seat, std::int64_t committed) const {
     // another one.
     const bool is_aborted =
         together_ && reads != committed_ && (reads != publication_ || !joinable_);
-    return wants && (is_aborted || reads <= observe(at->publications_read));
+    const bool is_too_late = reads != 0 && peek(control_->admission(seat).too_late) >= reads;
+    return wants && (is_aborted || is_too_late || reads <= observe(at->publications_read));
 }
 
 void Seats::open(const Publication& publication, bool only_behind) {
@@ -228,98 +196,10 @@ void Seats::close(bool joinable) {
         const std::scoped_lock lock(mutex_);
         joinable_ = joinable && !in_place_;
         open_ = false;
+        if (joinable && in_place_ && together_) turn_away_late();
         if (joinable) committed_ = publication_;
     }
     ring_all();
-}
-
-void Seats::free_aborted() {
-    const std::scoped_lock lock(mutex_);
-    for (auto& slot : slots_) {
-        if (slot->publication == publication_) slot->readers.reset();
-    }
-}
-
-std::vector<std::uint32_t> Seats::committed_slots() {
-    const std::scoped_lock lock(mutex_);
-    std::vector<std::uint32_t> found;
-    for (std::uint32_t i = 0; i < slots_.size(); i++) {
-        if (slots_[i]->publication == committed_ && committed_ != 0) found.push_back(i);
-    }
-    std::ranges::sort(found, {}, [&](std::uint32_t slot) { return slots_[slot]->part_number; });
-    return found;
-}
-
-void Seats::offer_again(const Publication& publication, std::span<const std::uint32_t> slots,
-                        std::uint64_t first_part_number) {
-    const std::scoped_lock lock(mutex_);
-    publication_ = publication.number();
-    version_ = publication.version();
-    first_part_number_ = first_part_number;
-    next_part_number_ = first_part_number + slots.size();
-    rejected_.clear();
-    ended_.clear();
-    readers_.reset();
-    for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        const SubscriberPage* at = takes_part(i) ? page(i) : nullptr;
-        readers_[i] = at != nullptr &&
-                      (observe(at->live_version) < version_ ||
-                       observe(at->state) == static_cast<std::uint32_t>(SubscriberState::poisoned));
-    }
-    for (std::uint32_t part = 0; part < slots.size(); part++) {
-        Slot& slot = *slots_[slots[part]];
-        for (std::uint32_t seat = 0; seat < seats_.size(); seat++) {
-            if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
-        }
-        slot.publication = publication_;
-        slot.part_number = first_part_number + part;
-        slot.readers |= readers_;
-    }
-    for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        if (readers_[i]) store_release(control_->admission(i).reads, publication_);
-    }
-}
-
-Slot* Seats::take_slot(std::uint64_t part_number, std::uint32_t* index) {
-    const std::scoped_lock lock(mutex_);
-    Slot* best = nullptr;
-    const auto sooner = [](const Slot& a, const Slot& b) { return a.part_number < b.part_number; };
-    for (std::uint32_t i = 0; i < slots_.size(); i++) {
-        Slot& slot = *slots_[i];
-        if (!slot.filled) continue;
-        // The committed version stays, for engines that come late and after an abort.
-        if (together_ && committed_ != 0 && slot.publication == committed_) continue;
-        bool read = false;
-        for (std::uint32_t seat = 0; seat < seats_.size() && !read; seat++) {
-            if (slot.readers[seat] && passed(seat, slot)) slot.readers.reset(seat);
-            read = slot.readers[seat];
-        }
-        // The slot that was used longest ago: a version stays complete in the slots as long as
-        // possible.
-        if (!read && (best == nullptr || sooner(slot, *best) || slot.publication == 0)) {
-            best = &slot;
-            *index = i;
-            if (slot.publication == 0) break;
-        }
-    }
-    if (best == nullptr) return nullptr;
-    best->publication = publication_;
-    best->part_number = part_number;
-    best->filled = false;
-    best->readers = readers_;
-    next_part_number_ = part_number + 1;
-    return best;
-}
-
-void Seats::slot_filled(Slot& slot) {
-    const std::scoped_lock lock(mutex_);
-    slot.filled = true;
-    ring_plain(control_->bell(ControlOffsets::publisher_bell()));
-}
-
-bool Seats::all_filled() {
-    const std::scoped_lock lock(mutex_);
-    return std::ranges::all_of(slots_, [](const auto& slot) { return slot->filled; });
 }
 
 void Seats::drop_dead() {
@@ -376,22 +256,8 @@ Seats::Progress Seats::progress(bool with_names) {
         }
     }
     // In the same step: an engine that came between would read bytes of the next version.
-    if (in_place_ && now.staged == now.readers) joinable_ = false;
+    if (in_place_ && !together_ && now.staged == now.readers) joinable_ = false;
     return now;
-}
-
-std::string Seats::slot_holders() {
-    const std::scoped_lock lock(mutex_);
-    std::string names;
-    for (std::uint32_t i = 0; i < seats_.size(); i++) {
-        const bool holds = std::ranges::any_of(
-            slots_, [&](const auto& slot) { return slot->readers[i] && !passed(i, *slot); });
-        if (holds) {
-            list(names, fmt::format("'{}'{}", seats_[i].name,
-                                    seats_[i].state == Seat::State::expelled ? " (expelled)" : ""));
-        }
-    }
-    return names;
 }
 
 std::uint32_t Seats::joined() {
@@ -422,14 +288,6 @@ std::uint32_t Seats::behind(std::int64_t committed) {
     std::uint32_t count = 0;
     for (std::uint32_t i = 0; i < seats_.size(); i++) count += lacks(i, committed) ? 1 : 0;
     return count;
-}
-
-std::vector<std::pair<WireTicket, int>> Seats::slots_for_wire() {
-    const std::scoped_lock lock(mutex_);
-    std::vector<std::pair<WireTicket, int>> all;
-    all.reserve(slots_.size());
-    for (const auto& slot : slots_) all.emplace_back(to_wire(*slot->block), slot->block->fd());
-    return all;
 }
 
 void Seats::ring_all() const {

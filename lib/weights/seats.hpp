@@ -63,8 +63,9 @@ class Seats {
     // and the slots of the committed version are filled last. Called before any engine is admitted.
     void keep_together() { together_ = true; }
     // The one slot is the trainer's own memory, which engines read where it lies: the trainer may
-    // write to it once all readers have staged the version, or it is over. From then on no engine
-    // becomes a reader, and the slot waits for none that is set aside. Called likewise.
+    // write to it once all readers have staged the version, or it is over; with keep_together, once
+    // is_read(), or it was aborted. From then on no engine becomes a reader, and the slot waits for
+    // none that is set aside. Called likewise.
     void read_in_place() { in_place_ = true; }
     // Slots are made before any engine is admitted, and in place of those that are set aside.
     void add_slot(std::unique_ptr<SharedBlock> block);
@@ -77,7 +78,7 @@ class Seats {
     // The slots of the publication, which was aborted, are free at once: engines of a sharded
     // trainer copy from slots only after the commit.
     void free_aborted();
-    // The slots of the committed version, in the order of its parts.
+    // The slots of the committed version, in the order of its parts; none if it was read in place.
     [[nodiscard]] std::vector<std::uint32_t> committed_slots();
     // A publication was begun that offers the committed version from these slots, whose parts have
     // new numbers from here on, to all joined subscribers that do not serve it.
@@ -115,6 +116,10 @@ class Seats {
     [[nodiscard]] Progress progress(bool with_names);
     // Names of the subscribers that hold slots.
     [[nodiscard]] std::string slot_holders();
+    // No subscriber holds a slot.
+    [[nodiscard]] bool is_read();
+    // Expels the subscribers that hold slots.
+    void expel_holders();
     // The subscribers that have confirmed.
     [[nodiscard]] std::uint32_t joined();
     [[nodiscard]] bool empty();
@@ -145,6 +150,12 @@ class Seats {
     void set_aside(std::uint32_t seat);
     [[nodiscard]] bool lacks(std::uint32_t seat, std::int64_t committed) const;
     [[nodiscard]] bool still_whole() const;
+    [[nodiscard]] bool holds_slot(std::uint32_t seat) const;
+    [[nodiscard]] bool keeps_committed(const Slot& slot) const {
+        return !in_place_ && committed_ != 0 && slot.publication == committed_;
+    }
+    // Readers that have not staged the version, which was decided without them.
+    void turn_away_late();
 
     const OwnControl* control_;
     std::chrono::nanoseconds spin_;

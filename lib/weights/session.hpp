@@ -109,6 +109,9 @@ class Session {
     [[nodiscard]] bool is_filled(std::uint64_t part_number) const {
         return observe(publisher().filled) > part_number;
     }
+    [[nodiscard]] bool is_too_late(std::uint64_t publication) const {
+        return observe(control_->admission(seat_).too_late) >= publication;
+    }
     // The slot of a part. bad_manifest: its line is damaged.
     [[nodiscard]] Result<std::uint32_t> slot_of(std::uint32_t part,
                                                 std::uint64_t part_number) const;

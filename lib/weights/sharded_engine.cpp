@@ -94,6 +94,7 @@ Result<void> ShardedEngine::join(std::string_view ring, std::span<const Manifest
                            fmt::format("rank {} of the trainer was started again", rank));
         }
     }
+    if (auto alike = check_alike(); !alike) return alike;
     if (own.options.staging == Staging::delta) {
         auto compiled = patience.work([&] { return compile_delta(into, own.options); });
         if (!compiled) {
@@ -243,6 +244,9 @@ Result<void> ShardedEngine::stage(Deadline) {
         return refused(Errc::invalid_argument,
                        fmt::format("version {} was not loaded", update_.version));
     }
+    if (is_direct()) {
+        if (auto read = end_reads(); !read) return give_up(std::move(read.error()));
+    }
     show_report();
     for (const auto& end : ends_) {
         end->vote();
@@ -320,12 +324,14 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
     if (!copies_) {  // while there is a way back: all tensors, before the first copy
         for (const auto& end : ends_) {
             auto there = end->check_own_memory();
+            if (there && is_direct()) there = check_kept();
             if (!there) return give_up(std::move(there.error()));
         }
     }
     copies_ = true;
     auto written = write(deadline);
     if (!written && written.error().code == Errc::timed_out) return written;
+    if (written && is_direct()) written = check_kept();
     if (!written) return poison(std::move(written.error()));
     for (const auto& end : ends_) {
         if (auto adopted = end->adopt(deadline); !adopted)
@@ -346,9 +352,10 @@ std::unexpected<Error> ShardedEngine::give_up(Error why) {
     // The ranks have decided it, and know: it is not this engine that refuses it.
     const bool is_over = ends_.front()->session().decision(update_.version) == Outcome::aborted;
     for (const auto& end : ends_) {
-        if (is_committed || (is_left && end->outcome() != Outcome::aborted)) {
+        const bool stays = is_committed || (is_left && end->outcome() != Outcome::aborted);
+        if (stays && !is_direct()) {
             end->unread();  // its slots are still ours: next() finds it again
-        } else if (is_over || is_left) {
+        } else if (stays || is_over || is_left) {
             end->abandon(why.message);
         } else {
             end->reject(why.message, {});

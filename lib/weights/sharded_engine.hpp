@@ -110,6 +110,18 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     void show_report();
     // All parts, with those of other devices beside the engine's tensors.
     Result<void> hold_all(Deadline deadline);
+    // The trainer's own tensors are read where they lie, and never again once they may change:
+    // sharded_direct.cpp.
+    [[nodiscard]] bool is_direct() const { return ends_.front()->is_direct(); }
+    Result<void> check_alike() const;
+    // Nothing of the version is in the tensors of this rank of the trainer alone.
+    [[nodiscard]] bool has_all_of(const SubscriberImpl& end) const {
+        return delta_ ? delta_->is_listed() : end.has_beside();
+    }
+    // All that is read before the vote was read in time.
+    Result<void> end_reads();
+    // The tensors that are read after the decision are as they were put.
+    [[nodiscard]] Result<void> check_kept() const;
     // Work on the slots that has not ended is of no more use.
     void leave_slots();
     [[nodiscard]] Outcome outcome() const;

@@ -83,6 +83,17 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::uint64_t target_bytes() const { return tensors_.target_bytes(); }
     // Declares that all parts are held.
     void vote();
+    // Whether the parts lie in the trainer's tensors themselves.
+    [[nodiscard]] bool is_direct() const { return manifest().memory == PayloadMemory::direct; }
+    // Whether all parts are beside.
+    [[nodiscard]] bool has_beside() const { return remote_ != nullptr; }
+    // Nothing is read from the publisher's memory any more.
+    void say_read() { session_->reading().say_read(update_.first_part_number + parts()); }
+    // Whether the publisher keeps the memory of the version unchanged for this engine: aborted,
+    // expelled, peer_gone.
+    [[nodiscard]] Result<void> check_kept() const;
+    // Of a version that was decided without this engine: aborted.
+    [[nodiscard]] Result<void> check_counted() const;
     [[nodiscard]] Outcome outcome() const;
     // Whether the ring has the version that is under way, from this publisher's ranks.
     [[nodiscard]] bool is_in_ring() const;

@@ -57,11 +57,13 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         memory: Kind of memory of the slots: "automatic", "vmm", "legacy_ipc" or "host". With
             "direct" there are no slots: engines on GPUs read ``tensors`` where they lie, which
             costs half of the memory traffic. The tensors must then not change from
-            `WeightTransaction.put_all` (or the first `put`) until `commit` or `wait_staged` has
-            returned; `publish` returns as late. They must not move, and their memory must not be
-            freed while engines are attached. They are contiguous, in memory of cudaMalloc (torch
-            without expandable segments), and go out in their own dtypes; each value that is `put`
-            is the tensor's own; not with checksums, layouts or ``handed_on``.
+            `WeightTransaction.put_all` (or the first `put`) until `commit` or, of whole tensors,
+            `wait_staged` has returned; `publish` returns as late. They must not move, and their
+            memory must not be freed while engines are attached. They are contiguous, in memory of
+            cudaMalloc (torch without expandable segments), and go out in their own dtypes; each
+            value that is `put` is the tensor's own; not with checksums or ``handed_on``. Of shards,
+            all ranks are "direct" or none, and `commit` also waits for engines that copy once the
+            version is decided.
         allow_legacy_ipc: "automatic" may take it where vmm is refused.
         allow_direct: "automatic" takes "direct" where all tensors allow it, because the caller
             keeps its promise; `why_not_direct` is the reason otherwise.
@@ -210,7 +212,8 @@ class WeightPublisher(ChannelEnd[_core.WeightPublisher]):
         Returns the report of `publish`, and raises the same errors.
 
         Raises:
-            UnsupportedError: The rank publishes its shards, and offers them again by itself.
+            UnsupportedError: The rank publishes its shards in slots, and offers them again by
+                itself.
         """
         with self.begin_again() as transaction:
             return transaction.commit(timeout)

@@ -170,7 +170,9 @@ class WeightTransaction(OneVersion):
 
         Raises:
             TimedOutError: An engine, named in the text, has not staged it; call it again, or
-                `expel` the engine, or leave the block with an exception.
+                `expel` the engine, or leave the block with an exception. With shards that are
+                read where they lie, the version can be committed by then, as the text says: an
+                engine still reads them, and is expelled if the block ends.
             RejectedError: An engine could not take it; the text says which, and why.
             VersionAbortedError: Another rank gave it up.
         """

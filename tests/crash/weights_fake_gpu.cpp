@@ -73,7 +73,7 @@ const device::Gpus& device::gpus() {
         .visible = [] { return std::vector{test::uuid()}; },
         .open = [](Device, PayloadMemory kind) -> Result<device::Backend> {
             test::require(kind == PayloadMemory::direct, "a fake GPU has no slots");
-            return device::Backend{device::make_direct_memory(test::fake_allocations()),
+            return device::Backend{device::make_direct_memory(test::fake_allocations(), nullptr),
                                    std::make_unique<test::FakeMover>()};
         }};
     return all;

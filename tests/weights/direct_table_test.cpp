@@ -31,7 +31,7 @@ Fd table_of(std::span<const AllocationLine> lines, bool sealed = true) {
 // Two allocations behind each other, as a publisher describes them.
 struct Truth {
     Truth() {
-        const auto memory = make_direct_memory(fake_allocations());
+        const auto memory = make_direct_memory(fake_allocations(), nullptr);
         const std::vector<MemoryPlace> places{{one.data() + 100, 200, 0}, {two.data(), 700, 1}};
         auto exposed =
             memory->expose(places, [](std::uint32_t) -> std::string_view { return "tensor"; });
@@ -47,7 +47,8 @@ struct Truth {
     }
     // The import of these lines.
     [[nodiscard]] Result<std::unique_ptr<SharedBlock>> read(bool sealed = true) const {
-        return make_direct_memory(fake_allocations())->import(ticket, table_of(lines, sealed));
+        return make_direct_memory(fake_allocations(), nullptr)
+            ->import(ticket, table_of(lines, sealed));
     }
     void count(std::uint64_t number) { std::memcpy(ticket.handle.data(), &number, sizeof number); }
 
@@ -138,7 +139,7 @@ TEST_CASE("a table that lies is refused, whatever field it is") {
     REQUIRE(!read);
     CHECK(read.error().code == Errc::device_error);
     CHECK(open_allocations() == 0);
-    const auto none = make_direct_memory(fake_allocations())->import(gone.ticket, Fd());
+    const auto none = make_direct_memory(fake_allocations(), nullptr)->import(gone.ticket, Fd());
     REQUIRE(!none);
     CHECK(none.error().code == Errc::bad_manifest);
 }
@@ -158,7 +159,8 @@ TEST_CASE("random damage to a table leaves every distance within what was opened
                 static_cast<std::byte>(1 << dice() % 8);
         }
         if (dice() % 4 == 0) ticket.bytes ^= std::uint64_t{1} << dice() % 64;
-        auto block = make_direct_memory(fake_allocations())->import(ticket, table_of(lines));
+        auto block =
+            make_direct_memory(fake_allocations(), nullptr)->import(ticket, table_of(lines));
         if (!block) {
             CHECK(block.error().code == Errc::bad_manifest);
             continue;

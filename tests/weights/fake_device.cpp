@@ -267,7 +267,7 @@ const device::Gpus& device::gpus() {
             test::FakeDevice& fake = test::fake_device(gpu);
             std::unique_ptr<device::Memory> memory = std::make_unique<test::FakeMemory>(fake, kind);
             if (kind == PayloadMemory::direct) {
-                memory = device::make_direct_memory(test::fake_allocations());
+                memory = device::make_direct_memory(test::fake_allocations(), std::move(memory));
             }
             return device::Backend{std::move(memory), std::make_unique<test::FakeMover>(fake)};
         }};
