@@ -63,6 +63,7 @@ class Trainer:
         boxes = trainer_boxes(shapes, rank, options.ranks)
         self.values = Values(shapes, boxes, device_of(rank, options))
         layout = layout_of(shapes, boxes, rank)
+        self.ranks = options.ranks
         self.publisher = rr.WeightPublisher(
             ring,
             self.values.memories,
@@ -82,6 +83,14 @@ class Trainer:
             put_ns = time.monotonic_ns()
             transaction.commit(timeout=PATIENCE)
         return {"put_ms": (put_ns - moment_ns) / 1e6}
+
+    def send_again(self) -> None:
+        """To engines that went back, if no slot has the version."""
+        if self.publisher.memory != "direct" or self.publisher.committed_version < 0:
+            return
+        while self.publisher.behind < self.ranks:
+            time.sleep(0.001)
+        self.publisher.resend(timeout=PATIENCE)
 
     def end(self) -> None:
         self.publisher.close()
@@ -247,6 +256,7 @@ class Fleet:
         for one in self.trainers + self.engines:
             one.answer()
         self.version = 0
+        self.went_back = False
 
     def pass_version(self, share: float) -> dict[str, Any]:
         self.version += 1
@@ -263,7 +273,13 @@ class Fleet:
         return {"trainers": trainers, "engines": engines}
 
     def measure(self, way: str, share: float) -> dict[str, Any]:
-        all_do(self.engines, "attach", WAYS[way])
+        for one in self.engines:
+            one.ask("attach", WAYS[way])
+        if self.went_back:
+            all_do(self.trainers, "send_again")
+        for one in self.engines:
+            one.answer()
+        self.went_back = way == "difference"
         passed = [self.pass_version(share) for _ in range(WARM + self.options.versions)][WARM:]
 
         def slowest(name: str) -> float:
