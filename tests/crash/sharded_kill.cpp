@@ -10,6 +10,7 @@
 #include <random>
 
 #include "rollring/weights.hpp"
+#include "sharded_memory.hpp"
 #include "sharded_roles.hpp"
 
 using namespace rollring;
@@ -205,9 +206,10 @@ std::uint64_t strike_all(std::uint32_t ranks, std::uint32_t engines) {
 }
 
 // Any rank dies at any moment. The roles check what they see.
-void random_kills(std::uint64_t kills, std::uint64_t seed) {
+void random_kills(std::uint64_t kills, std::uint64_t seed, bool late) {
     std::mt19937_64 dice(seed);
     Fleet fleet(2, 2);
+    fleet.board().late = late ? 1 : 0;
     fleet.start_all({.engine = false, .rank = 0, .step = -1}, -1);
     std::int64_t version = 0;
     const auto go_on = [&] {
@@ -239,7 +241,9 @@ void random_kills(std::uint64_t kills, std::uint64_t seed) {
     }
     fleet.wait_live(version);
     fleet.finish();
-    fmt::print("random kills={} versions={}\n", kills, version);
+    std::int64_t torn = 0;
+    for (const auto& engine : fleet.board().engines) torn += engine.torn;
+    fmt::print("random kills={} versions={} torn={}\n", kills, version, torn);
 }
 
 int run_all(const std::vector<std::string>& arguments) {
@@ -254,7 +258,8 @@ int run_all(const std::vector<std::string>& arguments) {
         fmt::print("{} ranks to {}: {} deaths at steps\n", ranks, engines,
                    strike_all(ranks, engines));
     }
-    random_kills(kills, seed);
+    random_kills(kills, seed, false);
+    if (is_direct()) random_kills(kills, seed, true);
     fmt::print("leftovers in /dev/shm: {}\n", leftovers());
     return leftovers() == 0 ? 0 : 1;
 }

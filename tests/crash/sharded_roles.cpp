@@ -1,10 +1,12 @@
 #include "sharded_roles.hpp"
 
 #include <csignal>
+#include <memory>
 #include <optional>
 
 #include "control_socket.hpp"
 #include "rollring/weights.hpp"
+#include "sharded_memory.hpp"
 #include "support/shard_model.hpp"
 
 namespace rollring::test {
@@ -45,7 +47,7 @@ class Trainer : public Role {
   public:
     explicit Trainer(const std::vector<std::string>& arguments)
         : Role(arguments),
-          shard_(rank_, ranks_, changes_period),
+          shard_(make_rank_memory(rank_, ranks_, changes_period)),
           note_(&board_->trainers.at(rank_)) {}
 
     int run() {
@@ -56,6 +58,7 @@ class Trainer : public Role {
         while (!ends()) {
             const std::int64_t target = board_->target;
             if (target <= tried) {
+                send_again();
                 weights::nap();
                 continue;
             }
@@ -74,10 +77,14 @@ class Trainer : public Role {
 
   private:
     void create() {
-        const PublisherOptions options{
-            .rank = rank_, .ranks = ranks_, .checksums = true, .layout = shard_.layout()};
+        const PublisherOptions options{.rank = rank_,
+                                       .ranks = ranks_,
+                                       .device = rank_devices().trainer,
+                                       .memory = rank_devices().memory,
+                                       .checksums = !is_direct(),
+                                       .layout = shard_->layout()};
         for (const Deadline deadline = patience();;) {
-            auto made = Publisher::create(ring_, shard_.list(), options);
+            auto made = Publisher::create(ring_, shard_->list(), options);
             if (made) {
                 publisher_ = std::move(*made);
                 break;
@@ -89,8 +96,16 @@ class Trainer : public Role {
         note_->made++;
     }
 
+    // To engines that lack the version that no slot has. The other ranks may have none, or be gone.
+    void send_again() {
+        const std::int64_t version = publisher_->committed_version();
+        if (!is_direct() || version < 0 || publisher_->behind() == 0) return;
+        shard_->fill(version);
+        static_cast<void>(publisher_->resend(Deadline::after_ms(moment_ms)));
+    }
+
     Result<void> publish(std::int64_t version) {
-        shard_.fill(version);
+        shard_->fill(version);
         auto open = publisher_->begin(version);
         if (!open) return std::unexpected(open.error());
         at(TrainerStep::begun, version);
@@ -106,7 +121,7 @@ class Trainer : public Role {
         return {};
     }
 
-    TrainerShard shard_;
+    std::unique_ptr<RankMemory> shard_;
     ShardedBoard::Trainer* note_;
     std::optional<Publisher> publisher_;
 };
@@ -146,21 +161,27 @@ class Engine : public Role {
             const auto taken = take(*update);
             if (taken && went_back(*made)) return;
             if (taken) continue;
-            check(shard_.holds(live_), "its values changed with a version that failed");
-            check(made->state() == SubscriberState::ready, "it is not ready");
-            check(made->live_version() == live_, "live_version() differs");
             const Errc code = taken.error().code;
             require(code == Errc::aborted || code == Errc::peer_gone, "engine {} was told {}",
                     rank_, taken.error().to_string());
             note_->gave_up = version_taken_;
+            const bool torn = board_->late != 0 && made->state() == SubscriberState::poisoned;
+            if (torn) return lose_version();
+            check(shard_.holds(live_), "its values changed with a version that failed");
+            check(made->state() == SubscriberState::ready, "it is not ready");
+            check(made->live_version() == live_, "live_version() differs");
             if (code == Errc::peer_gone) return;
         }
     }
 
     // Some copy; some exchange the differences, of which the list has room for all, or for few.
+    // Where no slot keeps a version, all have it beside their tensors when they vote.
     [[nodiscard]] SubscriberOptions options() {
-        const std::uint32_t kind = rank_ % 3;
+        std::uint32_t kind = rank_ % 3;
+        if (is_direct() && !board_->late && kind == 2) kind = 1;
+        const RankDevices places = rank_devices();
         return {.name = "engine-" + std::to_string(rank_),
+                .device = board_->late ? places.trainer : places.engine,
                 .held_version = live_,
                 .staging = kind == 0 ? Staging::copy : Staging::delta,
                 .delta_fallback = kind == 1 ? DeltaFallback::beside : DeltaFallback::in_place,
@@ -179,6 +200,13 @@ class Engine : public Role {
         live_ = engine.live_version();
         check(live_ < left && shard_.holds(live_), "it went back to another version");
         return true;
+    }
+
+    // The trainer died while this engine copied: it holds no version until the next one.
+    void lose_version() {
+        note_->torn++;
+        live_ = -1;
+        shard_.forget();
     }
 
     Result<void> take(Update& update) {

@@ -16,6 +16,7 @@ constexpr std::uint32_t sharded_max = 8;
 
 struct ShardedBoard {
     std::atomic<std::uint32_t> stop;
+    std::atomic<std::uint32_t> late;   // engines copy the trainer's tensors, once decided
     std::atomic<std::int64_t> target;  // the version that trainers publish next
     struct Trainer {
         std::atomic<std::int64_t> made;       // the number of publishers so far
@@ -26,6 +27,7 @@ struct ShardedBoard {
         std::atomic<std::int64_t> attached;  // how many times
         std::atomic<std::int64_t> live;
         std::atomic<std::int64_t> gave_up;  // the last version that it did not get
+        std::atomic<std::int64_t> torn;     // how many times it was poisoned
     };
     std::array<Trainer, sharded_max> trainers;
     std::array<Engine, sharded_max> engines;

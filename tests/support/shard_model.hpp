@@ -139,6 +139,10 @@ class EngineShard : public ShardSide {
         const std::size_t part = add_memory(rank, "down", 7 * (16 / all));
         add_block({down, 0, rank * (16 / all), 7, 16 / all, part, 0});
     }
+    // As at first.
+    void forget() {
+        for (auto& memory : memory_) std::ranges::fill(memory, untouched);
+    }
     // Whether it has this version as a whole; -1: nothing was ever written. Padding stays as it
     // was.
     [[nodiscard]] bool holds(std::int64_t version) {

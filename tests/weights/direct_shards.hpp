@@ -1,7 +1,6 @@
 #pragma once
 // Ranks of a trainer whose shards engines read where they lie, and such engines, on fake GPUs.
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,40 +8,10 @@
 #include <vector>
 
 #include "channel.hpp"
-#include "fake_allocations.hpp"
+#include "exposed_shard.hpp"
 #include "fake_device.hpp"
-#include "support/shard_model.hpp"
 
 namespace rollring::test {
-
-// A shard in memory that other processes can open.
-class ExposedShard {
-  public:
-    ExposedShard(std::uint32_t rank, std::uint32_t ranks, std::int64_t period)
-        : shard_(rank, ranks, period), list_(shard_.list()) {
-        for (WeightTensor& tensor : list_) {
-            memory_.push_back(std::make_unique<FakeAllocation>(bytes_of(tensor)));
-            tensor.data = memory_.back()->data();
-        }
-    }
-    void fill(std::int64_t version) {
-        shard_.fill(version);
-        for (std::size_t i = 0; i < list_.size(); i++) {
-            std::memcpy(list_[i].data, shard_.list()[i].data, bytes_of(list_[i]));
-        }
-    }
-    [[nodiscard]] std::vector<WeightTensor>& list() { return list_; }
-    [[nodiscard]] std::vector<std::byte> layout() const { return shard_.layout(); }
-
-  private:
-    static std::uint64_t bytes_of(const WeightTensor& tensor) {
-        return static_cast<std::uint64_t>(tensor.shape[0]) * tensor.dtype.bytes();
-    }
-
-    TrainerShard shard_;
-    std::vector<WeightTensor> list_;
-    std::vector<std::unique_ptr<FakeAllocation>> memory_;
-};
 
 struct DirectRank {
     ExposedShard shard;
