@@ -48,7 +48,6 @@ UNCALLED = {
         "to_parquet": "pandas and datasets read its table: docs/recording.md",
         "image_list": "trainers read with it what push(images=...) took",
         "push_later": "workers show several records at once with it: docs/using.md",
-        "resend*": "trainers send a version again with it: docs/python.md",
         "share_rollout_queue": "trainers call it before train(): docs/trl.md",
     },
 }
