@@ -103,6 +103,10 @@ class [[nodiscard]] ROLLRING_API Transaction {
     // any more. timed_out can then mean that the version is committed, which the message says: call
     // it again. abort() and destruction expel the subscribers that still read.
     Result<CommitReport> commit(Deadline deadline);
+    // The first half of commit(): from its return on the version counts, and subscribers adopt it.
+    // commit() then waits for those that need the tensors still, and for nothing with slots.
+    // Errors: as commit(), before the version is committed.
+    Result<CommitReport> decide(Deadline deadline);
     // Waits until every subscriber has staged the version, and commits nothing: for a publisher
     // that leaves the decision to another system. After this call, commit does not ask subscribers
     // again; behind() counts a subscriber that drops its staged version later.

@@ -162,6 +162,11 @@ Result<CommitReport> Transaction::commit(Deadline deadline) {
     return report;
 }
 
+Result<CommitReport> Transaction::decide(Deadline deadline) {
+    if (auto open = check_open(); !open) return std::unexpected(open.error());
+    return impl_->decide(deadline);
+}
+
 Result<void> Transaction::wait_staged(Deadline deadline) {
     if (auto open = check_open(); !open) return open;
     return impl_->wait_all_staged(deadline);

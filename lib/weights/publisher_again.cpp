@@ -11,7 +11,7 @@ namespace rollring::weights {
 
 Result<void> PublisherImpl::begin_again() {
     if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open() || is_unread_) return still_open();
+    if (publication_.is_open() || is_decided_) return still_open();
     if (publication_.committed() < 0) {
         return refused(Errc::invalid_argument, "there is no committed version to send again");
     }
@@ -26,7 +26,7 @@ Result<void> PublisherImpl::begin_again() {
 
 Result<void> PublisherImpl::resume(std::int64_t version) {
     if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open() || is_unread_) return still_open();
+    if (publication_.is_open() || is_decided_) return still_open();
     if (auto fine = check_version(version); !fine) return fine;
     if (version < 0 || version < link_.version()) {
         return refused(Errc::stale_version, fmt::format("version {} is below {}, which ring {} has",

@@ -145,7 +145,7 @@ bool PublisherImpl::shut_down() {
         // In a forked child the channel is the parent's: its thread is not here, its name stays.
         return false;
     }
-    if (publication_.is_open() || is_unread_) abort("the publisher was closed");
+    if (publication_.is_open() || is_decided_) abort("the publisher was closed");
     publication_.close_channel();
     reception_.reset();
     seats_.ring_all();
@@ -198,7 +198,7 @@ Result<void> PublisherImpl::wait_live(std::uint32_t count, Deadline deadline) {
 
 Result<void> PublisherImpl::begin(std::int64_t version) {
     if (auto ours = check_process(); !ours) return ours;
-    if (publication_.is_open() || is_unread_) return still_open();
+    if (publication_.is_open() || is_decided_) return still_open();
     if (auto fine = check_version(version); !fine) return fine;
     const std::int64_t last = std::max(begun_version_, link_.version());
     if (version <= last || version < 0) {
@@ -322,15 +322,20 @@ Result<void> PublisherImpl::wait_all_staged(Deadline deadline) {
     return {};
 }
 
+Result<CommitReport> PublisherImpl::decide(Deadline deadline) {
+    if (is_decided_) return report_;
+    if (auto done = carry_through(deadline); !done) return std::unexpected(done.error());
+    is_decided_ = true;
+    return report_;
+}
+
 Result<CommitReport> PublisherImpl::commit(Deadline deadline) {
-    if (!is_unread_) {
-        if (auto decided = decide(deadline); !decided) return std::unexpected(decided.error());
-    }
+    if (auto decided = decide(deadline); !decided) return decided;
     if (auto read = wait_read(deadline); !read) return std::unexpected(read.error());
     return report_;
 }
 
-Result<void> PublisherImpl::decide(Deadline deadline) {
+Result<void> PublisherImpl::carry_through(Deadline deadline) {
     if (auto staged = wait_all_staged(deadline); !staged) return staged;
     report_.payload_bytes = packing().payload_bytes;
     if (is_again()) {

@@ -42,6 +42,7 @@ class PublisherImpl {
     Result<void> put(std::string_view tensor, const void* source, Deadline deadline, Stream stream);
     Result<void> publish_all();
     Result<void> wait_all_staged(Deadline deadline);
+    Result<CommitReport> decide(Deadline deadline);
     Result<CommitReport> commit(Deadline deadline);
     void abort(std::string_view why);
     Result<void> expel(const std::string& name);
@@ -57,7 +58,7 @@ class PublisherImpl {
     [[nodiscard]] const Publication& publication() const { return publication_; }
     // Whether a transaction of this publication has something to do.
     [[nodiscard]] bool is_at(std::uint64_t publication) const {
-        return publication_.number() == publication && (publication_.is_open() || is_unread_);
+        return publication_.number() == publication && (publication_.is_open() || is_decided_);
     }
     [[nodiscard]] const Packing& packing() const { return tensors_.packing(); }
     [[nodiscard]] std::uint32_t slots() const { return options_.slots; }
@@ -84,7 +85,7 @@ class PublisherImpl {
     [[nodiscard]] std::unexpected<Error> still_open() const;
     [[nodiscard]] std::string_view next_tensor() const;
     Result<void> wait_staged(Deadline deadline);
-    Result<void> decide(Deadline deadline);
+    Result<void> carry_through(Deadline deadline);
     void finish_commit();
     // Until engines have all that they want of the tensors themselves; at once with slots.
     Result<void> wait_read(Deadline deadline);
@@ -116,7 +117,7 @@ class PublisherImpl {
     std::int64_t begun_version_ = -1;  // the highest; one that is sent again does not count
     CommitReport report_;              // of the open version
     bool all_staged_ = false;          // of the open version: no subscriber is asked again
-    bool is_unread_ = false;           // it is committed, and engines may still read the tensors
+    bool is_decided_ = false;          // it is committed, and engines may still read the tensors
     std::int64_t begun_ns_ = 0;
     std::int64_t put_done_ns_ = 0;
 };

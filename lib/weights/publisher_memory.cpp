@@ -81,11 +81,13 @@ Result<PayloadMemory> PublisherImpl::choose_memory(const Gpus& gpus) {
 }
 
 Result<void> PublisherImpl::wait_read(Deadline deadline) {
-    if (!tensors_.is_exposed()) return {};
-    seats_.wait(deadline, [&] { return seats_.is_read(); });
-    const std::string readers = seats_.slot_holders();
-    is_unread_ = !readers.empty();
-    if (!is_unread_) return {};
+    std::string readers;
+    if (tensors_.is_exposed()) {
+        seats_.wait(deadline, [&] { return seats_.is_read(); });
+        readers = seats_.slot_holders();
+    }
+    is_decided_ = !readers.empty();
+    if (!is_decided_) return {};
     return refused(Errc::timed_out,
                    fmt::format("version {} is committed, but by the deadline {} had not copied it "
                                "from the tensors, which must not change before: commit again, or "
@@ -95,7 +97,7 @@ Result<void> PublisherImpl::wait_read(Deadline deadline) {
 
 void PublisherImpl::stop_readers() {
     if (tensors_.is_exposed()) seats_.expel_holders();
-    is_unread_ = false;
+    is_decided_ = false;
 }
 
 Result<void> PublisherImpl::expel(const std::string& name) {

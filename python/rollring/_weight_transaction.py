@@ -165,6 +165,27 @@ class WeightTransaction(OneVersion):
         await self._put_all_async(left())
         await self._publisher._later(self._sent.wait_staged, left())
 
+    def decide(self, timeout: float | None = None) -> dict[str, Any]:
+        """The first half of `commit`: engines adopt the version from now on.
+
+        For publishers that have to tell engines to do so. `commit`, or the end of the block, then
+        waits for engines that still read tensors where they lie ("direct" shards), and for nothing
+        otherwise. Raises as `commit`, before the version is committed.
+        """
+        left = TimeLeft(timeout)
+        self.put_all(left())
+        self._sent.decide(left())
+        self.report = self._sent.report()
+        return self.report
+
+    async def decide_async(self, timeout: float | None = None) -> dict[str, Any]:
+        """As `decide`, for asyncio and uvloop."""
+        left = TimeLeft(timeout)
+        await self._put_all_async(left())
+        await self._publisher._later(self._sent.decide, left())
+        self.report = self._sent.report()
+        return self.report
+
     def commit(self, timeout: float | None = None) -> dict[str, Any]:
         """Send the remaining tensors, wait until all engines have staged the version, commit it.
 

@@ -97,15 +97,8 @@ class PyTransaction {
             return sent.open.wait_staged(until);
         });
     }
-    void commit(Timeout timeout, bool later) {
-        wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
-            if (auto published = sent.open.publish(); !published) return published;
-            auto report = sent.open.commit(until);
-            if (!report) return std::unexpected(std::move(report.error()));
-            sent.report = *report;
-            return {};
-        });
-    }
+    void decide(Timeout timeout, bool later) { end_by<&Transaction::decide>(timeout, later); }
+    void commit(Timeout timeout, bool later) { end_by<&Transaction::commit>(timeout, later); }
     nb::dict report() {
         return told(sending_->owned.in_turn([&](Publisher&) { return sent_->report; }));
     }
@@ -123,6 +116,16 @@ class PyTransaction {
     }
 
   private:
+    template <auto End>
+    void end_by(Timeout timeout, bool later) {
+        wait(timeout, later, [](Sent& sent, Deadline until) -> Result<void> {
+            if (auto published = sent.open.publish(); !published) return published;
+            auto report = (sent.open.*End)(until);
+            if (!report) return std::unexpected(std::move(report.error()));
+            sent.report = *report;
+            return {};
+        });
+    }
     template <class Step>
     void wait(Timeout timeout, bool later, Step step) {
         sending_->waits.run(
@@ -230,6 +233,7 @@ void bind_weight_publisher(nb::module_& module) {
         .def("lent", &PyTransaction::lent)
         .def("part_written", &PyTransaction::part_written)
         .def("wait_staged", &PyTransaction::wait_staged, timeout, later)
+        .def("decide", &PyTransaction::decide, timeout, later)
         .def("commit", &PyTransaction::commit, timeout, later)
         .def("report", &PyTransaction::report)
         .def("check_open", &PyTransaction::check_open)

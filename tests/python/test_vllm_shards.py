@@ -252,9 +252,10 @@ def test_a_trainer_without_shards_is_refused(ring: str) -> None:
         sending(ring, Client(made_engine()), torch.nn.Linear(2, 2), shards=True),
     ):
         pass
+    lent = {"memory": "direct"}  # of neither a standing source nor shards
     with (
-        pytest.raises(rr.errors.InvalidArgumentError, match="memory 'direct' is for whole"),
-        sending(ring, Client(made_engine()), {}, shards=True, memory="direct"),
+        pytest.raises(rr.errors.InvalidArgumentError, match="memory 'direct' lends the source's"),
+        sending(ring, Client(made_engine()), {}, **lent),
     ):
         pass
 

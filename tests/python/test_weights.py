@@ -3,6 +3,7 @@ cause."""
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pickle
@@ -325,6 +326,19 @@ def test_what_is_dropped_is_over(ring: str) -> None:
             trainer.begin(3)
         del dropped
         publish_beside(trainer, engine, 3)
+
+
+def test_a_version_counts_once_it_is_decided(ring: str) -> None:
+    values = {"w": np.arange(6, dtype=np.float32)}
+    with rr.WeightPublisher(ring, values) as publisher:
+        with publisher.begin(1) as transaction:
+            assert transaction.decide(timeout=PATIENCE)["version"] == 1
+            assert publisher.committed_version == 1
+            with pytest.raises(rr.errors.BusyError):
+                publisher.begin(2)
+        with publisher.begin(2) as transaction:
+            asyncio.run(transaction.decide_async(PATIENCE))
+            assert transaction.commit()["version"] == publisher.committed_version == 2
 
 
 def test_the_next_version_is_above_all_that_the_ring_has_had(ring: str) -> None:

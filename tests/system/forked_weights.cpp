@@ -27,6 +27,7 @@ void try_publisher(Publisher& publisher, Transaction& open) {
          [&] { return refused_as_forked(RelayTransaction::part_written(open)); }},
         {"Transaction::publish", [&] { return refused_as_forked(open.publish()); }},
         {"Transaction::wait_staged", [&] { return refused_as_forked(open.wait_staged(now)); }},
+        {"Transaction::decide", [&] { return refused_as_forked(open.decide(now)); }},
         {"Transaction::commit", [&] { return refused_as_forked(open.commit(now)); }},
         {"Transaction::version", tells([&] { return open.version(); })},
         {"Transaction::abort", inert([&] { open.abort(); })},

@@ -78,6 +78,9 @@ TEST_CASE("commit returns once no engine needs the tensors any more") {
             auto open = trainer.put(version);
             Update update = engine->stage();
             if (way.copies_late) {
+                std::thread deciding([&] { CHECK(open[0].decide(patience())); });
+                CHECK(open[1].decide(patience()));
+                deciding.join();
                 for (const auto& one : DirectTrainer::commit(open, soon())) {
                     REQUIRE(!one);
                     CHECK(one.error().code == Errc::timed_out);

@@ -40,6 +40,33 @@ TEST_CASE("versions arrive whole, part by part") {
     }
 }
 
+TEST_CASE("a version that is decided counts, and its transaction ends with commit") {
+    const TestRing ring;
+    Tensors trainer = small_model();
+    Tensors engine = small_model();
+    Publisher publisher = publisher_on(ring, trainer, {});
+    Subscriber subscriber = subscriber_on(ring, engine);
+    for (const bool commits : {true, false}) {
+        const std::int64_t version = commits ? 1 : 2;
+        std::thread engine_side([&] { CHECK(take(subscriber).value_or(-1) == version); });
+        Transaction transaction = send(publisher, trainer, version);
+        const auto decided = transaction.decide(patience());
+        REQUIRE_OK(decided);
+        CHECK(decided->subscribers == 1);
+        engine_side.join();  // it serves the version already
+        CHECK(publisher.committed_version() == version);
+        CHECK(publisher.begin(version + 1).error().code == Errc::busy);
+        if (commits) {
+            CHECK(transaction.commit(patience())->subscribers == 1);
+        } else {
+            transaction.abort("too late for that");
+        }
+        CHECK(publisher.committed_version() == version);
+        CHECK(transaction.decide(patience()).error().code == Errc::invalid_argument);
+    }
+    CHECK(engine.holds(2));
+}
+
 TEST_CASE("no handle is passed and nothing mapped after attach") {
     const TestRing ring;
     Tensors trainer = small_model();

@@ -23,7 +23,7 @@ def say(text: str) -> None:
 
 
 def sender(ring: str, servers: Server | list[Server], model: Any, **info: Any) -> Any:
-    """The trainer's end. `model`: or a source."""
+    """The end of a trainer, or of one of its ranks. `model`: or a source."""
     from rollring.integrations.vllm.trainer import (
         FleetClient,
         HTTPClient,
@@ -35,9 +35,10 @@ def sender(ring: str, servers: Server | list[Server], model: Any, **info: Any) -
     several = servers if isinstance(servers, list) else [servers]
     clients = [HTTPClient(server.url) for server in several]
     client = info.pop("client", None) or (FleetClient(clients) if len(several) > 1 else clients[0])
-    source = model if hasattr(model, "metadata") else Source(model)
-    info = {"deadline_s": 60.0, **info}
-    return make_trainer(RollringTrainerInitInfo(ring, rank=0, **info), client=client, source=source)
+    as_it_is = info.get("shards") or hasattr(model, "metadata")
+    source = model if as_it_is else Source(model)
+    info = {"deadline_s": 60.0, "rank": 0, **info}
+    return make_trainer(RollringTrainerInitInfo(ring, **info), client=client, source=source)
 
 
 def attached(server: Server, seen: Seen) -> bool:

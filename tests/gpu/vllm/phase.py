@@ -8,6 +8,8 @@
     waits       how long requests wait for a token while versions come (waits8)
     kills1 ...  trainers are killed while they send other bytes, each with a server of its own
     ends        an engine's process is killed, and an API server
+    shards      versions of a trainer whose two ranks have a shard each; ranks_shards: to an engine
+                of two tensor parallel ranks
     ranks       versions of an engine of two tensor parallel ranks (two GPUs); ranks_moe,
                 ranks_times, ranks_times_moe, ranks_kills1 ..., ranks_ends, ranks_sleeps: as above
     ranks_wide  the same with CUDA graphs; ranks_timed: of two servers with our versions, whose
@@ -39,6 +41,7 @@ import by_difference
 import deaths
 import others
 import requests
+import sharding
 import tensor_parallel
 import torch
 import updates
@@ -68,6 +71,8 @@ PHASES = {
     "waits8": updates.waits8,
     **{f"kills{n}": partial(deaths.kills, name=f"kills{n}") for n in range(1, 5)},
     "ends": deaths.ends,
+    "shards": sharding.versions,
+    "ranks_shards": partial(sharding.versions, at="tp2"),
     "ranks": tensor_parallel.versions,
     "ranks_times": tensor_parallel.times,
     "ranks_moe": tensor_parallel.moe,

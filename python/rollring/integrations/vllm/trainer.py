@@ -94,8 +94,9 @@ class RollringTrainerInitInfo(TrainerInitInfo):
         device: Where the source's tensors lie. "auto": on the current GPU if there is one.
         deadline_s: Seconds to wait for engines, at each step.
         memory: Of the channel: as that of `WeightPublisher`. With "direct", which needs
-            ``standing``, engines on the trainer's GPU read the source's tensors where they lie: it
-            must not change them before `send_weights` has returned.
+            ``standing`` or ``shards``, engines read the source's tensors where they lie, those of
+            whole tensors on the trainer's GPU: it must not change them before `send_weights` has
+            returned, on any rank.
         slot_bytes: Of the channel's memory; 0: chosen.
         checksums: Of every tensor, checked by engines.
     """
@@ -117,11 +118,7 @@ class RollringTrainerInitInfo(TrainerInitInfo):
 
     def __post_init__(self) -> None:
         check_staging(self.staging)
-        if self.memory == "direct" and self.shards:
-            raise InvalidArgumentError(
-                "shards go through slots: memory 'direct' is for whole tensors", "invalid_argument"
-            )
-        if self.memory == "direct" and not self.standing:
+        if self.memory == "direct" and not (self.standing or self.shards):
             raise InvalidArgumentError(
                 "memory 'direct' lends the source's own tensors to engines: set standing=True",
                 "invalid_argument",
@@ -263,55 +260,56 @@ class RollringTrainer(TrainerEngine):
         pause = Pause(self._calls, self._info.pause, self._info.ring)
         late = self._info.shards or self._info.staging in ("out_of_place", "delta")
         beside = late and not self._info.one_call  # the model is not written before the commit
-        try:
-            if not beside:
-                pause.begin()
-            sent = self._publish(publisher, version)
-            if beside:
-                pause.begin()
-        except BaseException:
-            pause.give_up()
-            raise
-        # If this raises, engines stay paused: one of them may hold a mixture.
-        try:
-            self._calls.end(sent)
-            if not self._info.one_call or labels_tokens():
-                self._calls.end(
-                    self._calls.begin(
-                        lambda client: finish(client.finish_weight_update, str(version))
+        with publisher.begin(version) as transaction:
+            try:
+                if not beside:
+                    pause.begin()
+                told = self._decide(transaction)
+                if beside:
+                    pause.begin()
+            except BaseException:
+                pause.give_up()
+                raise
+            # If this raises, engines stay paused: one of them may hold a mixture.
+            try:
+                self._calls.end(told)
+                if not self._info.one_call or labels_tokens():
+                    self._calls.end(
+                        self._calls.begin(
+                            lambda client: finish(client.finish_weight_update, str(version))
+                        )
                     )
-                )
-        except Exception as error:
-            raise _reason(self._info.ring, error, version) from error
+            except Exception as error:
+                raise _reason(self._info.ring, error, version) from error
+            transaction.commit(self._info.deadline_s)
         pause.end()
 
-    def _publish(self, publisher: WeightPublisher, version: int) -> Future[None]:
+    def _decide(self, transaction: WeightTransaction) -> Future[None]:
         """Returns the calls to engines, which have ended unless they are one call: that contains
-        the engines' work after the commit.
+        the engines' work after the decision.
         """
-        told: Future[None] | None = None
+        version, deadline_s = transaction.version, self._info.deadline_s
+        # Engines are called while the first tensors are on their way already.
+        told = self._calls.begin(partial(self._update, version))
         try:
-            with publisher.begin(version) as transaction:
-                # Engines are called while the first tensors are on their way already.
-                told = self._calls.begin(partial(self._update, version))
-                checked = self._check_standing()
-                try:
-                    check = partial(self._calls.check, told)
-                    self._put(transaction, check)
-                    if self._info.shards:  # another rank may give it up before engines look
-                        put_checked(transaction.wait_staged, check, self._info.deadline_s)
-                    if not self._info.one_call:
-                        self._calls.follow(told)  # the others end once the version is given up
-                    checked.result()
-                    if self._info.one_call:  # which waits for the commit
-                        put_checked(transaction.commit, check, self._info.deadline_s)
-                except Exception as error:
-                    raise _reason(self._info.ring, error, version) from error
+            checked = self._check_standing()
+            try:
+                check = partial(self._calls.check, told)
+                self._put(transaction, check)
+                if self._info.shards:  # another rank may give it up before engines look
+                    put_checked(transaction.wait_staged, check, deadline_s)
                 if not self._info.one_call:
-                    transaction.commit(self._info.deadline_s)
-        except BaseException:
-            if told is not None:  # the version is given up
-                self._calls.linger(told)
+                    self._calls.follow(told)  # the others end once the version is given up
+                checked.result()
+                if self._info.one_call:  # which waits for the commit
+                    put_checked(transaction.decide, check, deadline_s)
+            except Exception as error:
+                raise _reason(self._info.ring, error, version) from error
+            if not self._info.one_call:
+                transaction.decide(deadline_s)
+        except BaseException as error:
+            transaction.abort(f"{type(error).__name__}: {error}")
+            self._calls.linger(told)
             raise
         self._sent(transaction)
         return told

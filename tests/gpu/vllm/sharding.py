@@ -1,0 +1,195 @@
+"""Versions of a trainer whose two ranks have a shard each: without a gather, into a server whose
+layers are on a GPU as vLLM has them. The ranks share a GPU if there is one alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import socket
+import statistics
+import time
+import traceback
+from typing import Any
+
+import torch
+from asking import RING, Seen, expected, say, sender, told
+from models import DEVICE, ON_GPU, make, step
+from probe import differing, synchronized
+from serving import Server
+
+import rollring as rr
+
+RANKS = 2
+VERSIONS = int(os.environ.get("VGPU_VERSIONS", "4"))
+WARM = 1
+SEED = 3
+# Ways of a version: of shards, but the last one.
+WAYS: dict[str, dict[str, Any]] = {
+    "slots": {"shards": True},
+    "slots, one call": {"shards": True, "one_call": True},
+    "difference, one call": {"shards": True, "one_call": True, "staging": "delta"},
+    "direct": {"shards": True, "memory": "direct"},
+    "direct, one call": {"shards": True, "memory": "direct", "one_call": True},
+    "direct, difference, one call": {
+        "shards": True,
+        "memory": "direct",
+        "one_call": True,
+        "staging": "delta",
+    },
+    "whole": {"standing": True, "staging": "out_of_place"},
+}
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def sharded(model: Any) -> Any:
+    """The same model, divided by FSDP2 over all ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(DEVICE, (RANKS,))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def take_values(shards: Any, whole: Any) -> None:
+    """Those of this rank."""
+    rank = torch.distributed.get_rank()
+    with torch.no_grad():
+        for mine, all_of_it in zip(shards.parameters(), whole.parameters(), strict=True):
+            mine.to_local().copy_(all_of_it.chunk(RANKS)[rank])
+
+
+class Rank:
+    """One of the trainer, with its shard, and with the whole model to know the values."""
+
+    def __init__(self, rank: int, size: str, port: int) -> None:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=RANKS)
+        if ON_GPU:
+            torch.cuda.set_device(rank % torch.cuda.device_count())
+        self.rank = rank
+        self.whole = make(size, SEED)
+        self.shards = sharded(make(size, SEED))
+        torch.manual_seed(SEED)
+        self.end: Any = None
+
+    def begin(self, server: Server, ring: str, info: dict[str, Any]) -> None:
+        if info.get("shards"):
+            self.end = sender(ring, server, self.shards, rank=self.rank, **info)
+        elif self.rank == 0:
+            self.end = sender(ring, server, self.whole, **info)
+
+    def step(self) -> None:
+        step(self.whole)
+        take_values(self.shards, self.whole)
+        synchronized()
+
+    def send(self) -> float:
+        began = time.perf_counter()
+        if self.end is not None:
+            self.end.send_weights()
+        return 1e3 * (time.perf_counter() - began)
+
+    def leave(self) -> None:
+        if self.end is not None:
+            self.end.shutdown()
+        self.end = None
+
+
+def serve(orders: Any, server: str, size: str, port: int) -> None:
+    """The other rank, in a process of its own."""
+    try:
+        rank = Rank(1, size, port)
+        orders.send(None)
+    except BaseException:
+        orders.send(traceback.format_exc())
+        return
+    with contextlib.suppress(EOFError):
+        while True:
+            name, *arguments = orders.recv()
+            given = (Server(server), *arguments) if name == "begin" else ()
+            try:
+                getattr(rank, name)(*given)
+                orders.send(None)
+            except Exception:
+                orders.send(traceback.format_exc())
+
+
+class Both:
+    """The ranks: this process is the first one."""
+
+    def __init__(self, server: str, size: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.server = Server(server)
+        self._orders, theirs = SPAWN.Pipe()
+        self._other = SPAWN.Process(target=serve, args=(theirs, server, size, port), daemon=True)
+        self._other.start()
+        theirs.close()
+        self.first = Rank(0, size, port)
+        self._answer()
+
+    def _answer(self) -> None:
+        if not self._orders.poll(180):
+            raise TimeoutError("the trainer's other rank does not answer")
+        problem = self._orders.recv()
+        if problem is not None:
+            raise RuntimeError(problem)
+
+    def do(self, name: str, *arguments: Any) -> Any:
+        self._orders.send((name, *arguments))
+        given = (self.server, *arguments) if name == "begin" else arguments
+        try:
+            return getattr(self.first, name)(*given)
+        finally:
+            self._answer()
+
+    def close(self) -> None:
+        self._orders.close()
+        self._other.join(30)
+
+
+def versions(seen: Seen, size: str = "eight", at: str = "eight") -> None:
+    Server(at).wait()
+    both = Both(at, size)
+    seen["bytes"] = sum(p.numel() * p.element_size() for p in both.first.whole.parameters())
+    rr.create(RING)
+    for way, info in WAYS.items():
+        if info.get("memory") == "direct" and not ON_GPU:
+            continue
+        try:
+            seen[way] = passed(both, info)
+        except Exception as error:
+            traceback.print_exc()
+            seen[way] = {"error": told(error)}
+            both.do("leave")
+        say(f"{way}: {seen[way]}")
+    seen["plan"] = both.server.calls("probe_plan")
+    say(f"plan: {seen['plan']}")
+    both.close()
+
+
+def passed(both: Both, info: dict[str, Any]) -> Seen:
+    both.do("begin", RING, info)
+    took, wrong = [], 0
+    for _ in range(WARM + VERSIONS):
+        both.do("step")
+        took.append(both.do("send"))
+        served = both.server.served()
+        wrong += bool(differing(served, expected(both.first.whole, both.server.ranks)))
+    report = both.first.end.report
+    both.do("leave")
+    return {
+        "wrong": wrong,
+        "versions": len(took),
+        "parameters": len(served),
+        "median_ms": round(statistics.median(took[WARM:]), 1),
+        "min_ms": round(min(took), 1),
+        "max_ms": round(max(took), 1),
+        "channel": report,
+    }
