@@ -43,7 +43,8 @@ new MutationObserver((_, observer) => {
 """
 
 # Scrolls by pixels a frame, to the end and back, and answers with the time of each frame, and with
-# the frames in which the middle of the window had no tokens yet.
+# the frames that were painted with a place of the window that had no tokens. As with a mouse, the
+# window is moved before a frame, whose events then tell the page.
 SCROLL = """
 const [pixels, frames, done] = arguments;
 const list = document.getElementById("tokens");
@@ -53,17 +54,23 @@ const times = [];
 let empty = 0;
 let step = pixels;
 let before;
+function isEmpty(share) {
+  const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height * share);
+  const block = there?.closest("#tokens .window > div > div");
+  return !block?.childNodes.length;
+}
+function move() {
+  if (list.scrollTop + list.clientHeight >= list.scrollHeight - 1) step = -pixels;
+  else if (list.scrollTop === 0) step = pixels;
+  list.scrollTop += step;
+}
 function frame(now) {
   if (before !== undefined) times.push(now - before);
   before = now;
   if (times.length === frames) return done([times, empty]);
-  const there = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
-  const block = there?.closest("[data-begin]");
-  if (block && !block.childNodes.length) empty += 1;
-  if (list.scrollTop + list.clientHeight >= list.scrollHeight - 1) step = -pixels;
-  else if (list.scrollTop === 0) step = pixels;
-  list.scrollTop += step;
+  if ([0.05, 0.25, 0.5, 0.75, 0.95].some(isEmpty)) empty += 1;
   requestAnimationFrame(frame);
+  setTimeout(move);
 }
 requestAnimationFrame(frame);
 """

@@ -4,7 +4,7 @@ from selenium.webdriver.common.keys import Keys
 
 import rollring as rr
 from rollring.view._rollout import Rollout
-from view_browser import NO_BROWSER, browser, page, ring
+from view_browser import NO_BROWSER, PART, browser, page, ring
 
 __all__ = ["browser", "page", "ring"]  # fixtures
 pytestmark = NO_BROWSER
@@ -52,12 +52,15 @@ def test_a_member_that_keep_drops_while_it_is_open(page, ring):
         push_group(producer, "first", LONG)
         shown.click(".row")
         shown.click("#group .member")
-        shown.wait(lambda: shown.text("#tokens [data-at]"))
+        shown.wait(lambda: shown.slices() == -(-LONG // PART))
         push_group(producer, "second", LONG)
         shown.wait(lambda: shown.rows() == ["second"])
-        assert set(shown.text("#tokens [data-at]")) == {"5 "}  # tokens that are there stay
+        # All of its tokens are there and stay.
         shown.run("const list = document.getElementById('tokens');"
                   "list.scrollTop = list.scrollHeight")
+        shown.wait(lambda: shown.all(f"#tokens [data-at='{LONG - 1}']"))
+        assert set(shown.text("#tokens [data-at]")) == {"5 "}
+        shown.one("#find").send_keys("5" + Keys.ENTER)
         assert "--keep" in gone(shown)
         assert not shown.all("#tokens")
         shown.press("c" + Keys.ESCAPE)  # a key of a member has nothing to act on

@@ -16,6 +16,7 @@ import rollring as rr
 import view_run
 
 PATIENCE = 60
+PART = 2048  # tokens of a request of the page
 NO_BROWSER = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
     reason="chromium and chromedriver are not installed: apt-get install chromium chromium-driver",
@@ -82,6 +83,12 @@ class Page:
     def press(self, keys):
         self.run("document.activeElement.blur()")
         self.driver.switch_to.active_element.send_keys(keys)
+
+    def slices(self):
+        """Of a member that the page has fetched."""
+        return self.run("return performance.getEntriesByType('resource')"
+                        ".filter((one) => one.name.includes('api/slice')"
+                        " && one.responseStatus === 200).length")
 
     def state(self):
         """As the server tells it."""

@@ -1,11 +1,7 @@
-// A member: turns, fields, images, and tokens, of which only those near the window are in the page.
+// A member: turns, fields, images, and its tokens.
 import { picture } from "./image.js";
-import { ask, copyJson, go, make, number, place, visible } from "./util.js";
-
-const blockTokens = 512;
-const guessed = 190; // pixels of a block that was not laid out yet
-const margin = "1200px";
-const fillsOfFrame = 4; // more of them would hold a frame up
+import { shade, Tokens } from "./tokens.js";
+import { ask, copyJson, go, make, number, place } from "./util.js";
 
 export class MemberView {
   constructor(id, member, sequence, report) {
@@ -17,10 +13,7 @@ export class MemberView {
       this.stale = true;
       dispatchEvent(new HashChangeEvent("hashchange")); // opens the other one
     };
-    this.blocks = [];
     this.found = [];
-    this.marked = new Set();
-    this.fills = 0; // of the present frame
   }
 
   async open() {
@@ -28,28 +21,14 @@ export class MemberView {
     // From here on this record, and no other one of the member.
     this.query = { ...this.query, sequence: this.facts.sequence, serial: this.facts.serial };
     this.count = this.facts.tokens;
-    this.starts = new Map(this.facts.turns.map(([begin, , mask]) => [begin, mask]));
     this.columns = ["", "turn", "advantage", ...Object.keys(this.facts.ranges)];
-    this.text = make("div", { class: "tokens", tabindex: "0", id: "tokens" });
-    this.seen = new IntersectionObserver((entries) => this.turnOver(entries),
-      { root: this.text, rootMargin: margin });
-    this.text.onmouseover = ({ target }) => {
-      const { tokens } = target.parentNode;
-      if (tokens && target.dataset.at) this.tell(tokens, Number(target.dataset.at) - tokens.from);
-    };
-    for (let begin = 0; begin < this.count; begin += blockTokens) {
-      const block = make("div", { data: { begin: String(begin) } });
-      block.style.minHeight = `${guessed}px`;
-      this.blocks.push(block);
-      this.text.append(block);
-      this.seen.observe(block);
-    }
+    this.tokens = new Tokens(this.query, this.facts, this.report, (text) => { this.under.textContent = text; });
     this.element = make("section", { class: "detail", id: "member" }, this.head(), this.tools(),
-      this.fields(), this.images(), this.strip(), this.text);
+      this.fields(), this.images(), this.strip(), this.tokens.element);
     return this.element;
   }
 
-  close() { this.seen?.disconnect(); }
+  close() { this.tokens?.close(); }
 
   head() {
     const back = make("button", { type: "button", id: "back", text: "← group",
@@ -110,7 +89,7 @@ export class MemberView {
     const strip = make("div", { class: "turns", title: "turns: given, generated",
       onclick: (event) => {
         const box = strip.getBoundingClientRect();
-        this.show(Math.floor((event.clientX - box.left) / box.width * this.count));
+        this.tokens.show(Math.floor((event.clientX - box.left) / box.width * this.count)).catch(this.report);
       } });
     for (const [begin, end, mask] of turns.slice(0, 1000)) {
       const part = make("i", { class: mask ? "made" : "" });
@@ -118,69 +97,6 @@ export class MemberView {
       strip.append(part);
     }
     return strip;
-  }
-
-  turnOver(entries) {
-    for (const { target, isIntersecting, boundingClientRect } of entries) {
-      target.near = isIntersecting;
-      if (isIntersecting) {
-        this.fill(target).catch(this.report);
-      } else if (target.childNodes.length && boundingClientRect.height > 0) {
-        target.style.minHeight = `${boundingClientRect.height}px`;
-        target.replaceChildren();
-        target.spans = target.tokens = null;
-      }
-    }
-  }
-
-  // Of blocks that were scrolled past meanwhile, none is filled.
-  async fill(block, { anyway = false } = {}) {
-    if (block.childNodes.length || (block.dataset.asked && !anyway)) return;
-    block.dataset.asked = "1";
-    const begin = Number(block.dataset.begin);
-    try {
-      const slice = await ask("slice", { ...this.query, from: begin, to: begin + blockTokens });
-      if (!anyway) await this.turn();
-      if (block.childNodes.length || !(block.near || anyway)) return;
-      block.tokens = slice;
-      block.spans = [];
-      const made = this.spans(slice, block.spans);
-      this.paintBlock(block);
-      block.replaceChildren(...made);
-      block.style.minHeight = "";
-    } finally {
-      delete block.dataset.asked;
-    }
-    if (block.near && !block.childNodes.length) await this.fill(block);
-  }
-
-  async turn() {
-    while (this.fills >= fillsOfFrame && !document.hidden) {
-      await new Promise(requestAnimationFrame);
-    }
-    if (this.fills++ === 0) requestAnimationFrame(() => { this.fills = 0; });
-  }
-
-  spans(slice, tokens) {
-    const made = [];
-    slice.ids.forEach((id, index) => {
-      const at = slice.from + index;
-      const mask = this.starts.get(at);
-      if (mask !== undefined && this.facts.all_turns > 1) {
-        made.push(make("span", { class: "turn", text: mask ? `generated, from ${at}` : `given, from ${at}` }));
-      }
-      const text = slice.texts ? visible(slice.texts[index]) : `${id} `;
-      const token = make("span", { data: { at: String(at) } });
-      token.textContent = text;
-      tokens.push(token);
-      made.push(token);
-    });
-    return made;
-  }
-
-  tell(slice, index) {
-    const values = Object.entries(slice.values).map(([name, column]) => `${name} ${number(column[index], 4)}`);
-    this.under.textContent = [`token ${slice.from + index}: id ${slice.ids[index]}`, ...values].join(" · ");
   }
 
   // The colour, and the token of the address.
@@ -191,37 +107,18 @@ export class MemberView {
     this.range.textContent = range ? `${number(range[0])} to ${number(range[1])}` : "";
     this.legend.style.background = range
       ? `linear-gradient(to right, ${shade(0)}, ${shade(0.5)}, ${shade(1)})` : "none";
-    for (const block of this.blocks) if (block.childNodes.length) this.paintBlock(block);
-    if (at !== undefined && at !== this.shown) await this.show(Number(at));
-  }
-
-  paintBlock(block) {
-    const slice = block.tokens;
-    const name = this.color.value;
-    const values = slice.values[name];
-    const mask = slice.values.loss_mask;
-    const [low, high] = this.facts.ranges[name] ?? [0, 0];
-    for (const [index, token] of block.spans.entries()) {
-      const at = slice.from + index;
-      const made = mask ? mask[index] === 1 : at >= this.facts.n_prompt;
-      token.className = [made ? "" : "given", this.marked.has(at) ? "found" : ""].join(" ").trim();
-      let color = "";
-      if (values && values[index] !== null) color = shade(high > low ? (values[index] - low) / (high - low) : 0.5);
-      else if (name === "turn" && made) color = "color-mix(in srgb, var(--bar) 40%, transparent)";
-      else if (name === "advantage" && made) {
-        color = shade(0.5 + Math.max(-2, Math.min(2, this.facts.advantage)) / 4);
-      }
-      token.style.backgroundColor = color;
-    }
+    this.tokens.repaint(this.color.value);
+    if (at === undefined || at === this.shown) return;
+    this.shown = at;
+    await this.tokens.show(Number(at));
   }
 
   async find(text) {
     const { at } = text ? await ask("find", { ...this.query, text }) : { at: [] };
     this.found = at;
-    this.marked = new Set(at);
     this.hit = -1;
     this.hits.textContent = text ? `${number(at.length)} found` : "";
-    for (const block of this.blocks) if (block.childNodes.length) this.paintBlock(block);
+    this.tokens.repaint(this.color.value, new Set(at));
     this.next(1);
   }
 
@@ -236,23 +133,4 @@ export class MemberView {
     const next = (this.columns.indexOf(this.color.value) + 1) % this.columns.length;
     go({ color: this.columns[next] }, { replace: true });
   }
-
-  async show(at) {
-    this.shown = String(at);
-    const block = this.blocks[Math.floor(at / blockTokens)];
-    if (!block) return;
-    block.scrollIntoView({ block: "center" });
-    await this.fill(block, { anyway: true });
-    const token = block.querySelector(`[data-at="${at}"]`);
-    token?.scrollIntoView({ block: "center" });
-    this.marked.add(at);
-    if (token) this.paintBlock(block);
-  }
-}
-
-// From red (low) over nothing to green (high), on either background.
-function shade(share) {
-  const distance = Math.abs(share - 0.5) * 2;
-  const hue = share < 0.5 ? 8 : 150;
-  return `hsl(${hue} 75% 50% / ${(distance * 0.55).toFixed(3)})`;
 }
