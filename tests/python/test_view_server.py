@@ -20,6 +20,7 @@ import pytest
 import rollring as rr
 from conftest import PATIENCE
 from rollring.view._groups import Groups
+from rollring.view._server import page_files
 from rollring.view._sources import FileSource
 from view_pages import Page, line, page_of_file, page_of_ring, served, three, written
 
@@ -103,6 +104,13 @@ def test_no_file_of_the_page_names_another_host() -> None:
     for file in folder.iterdir():
         text = file.read_text(encoding="utf-8").replace(allowed, "")
         assert "://" not in text and "innerHTML" not in text, file
+
+
+def test_the_page_asks_for_all_of_its_modules_at_once() -> None:
+    """A module is found late if only another one names it."""
+    files = page_files()
+    named = set(re.findall(r'(?:href|src)="([a-z]+\.js)"', files["/"][1].decode()))
+    assert named == {path[1:] for path in files if path.endswith(".js")}
 
 
 def test_a_token(three: str) -> None:

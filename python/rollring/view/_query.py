@@ -17,6 +17,10 @@ SORTS: dict[str, tuple[Callable[[Line], Any], bool]] = {
     "tokens": (lambda line: line["longest"], True),
     "name": (lambda line: line["instance_id"], False),
 }
+FILTERS = (
+    *("q", "reward_min", "reward_max", "tokens_min", "tokens_max"),
+    *("version", "status", "environment", "state", "flat"),
+)
 
 
 def _number(value: float | None) -> float:
@@ -67,7 +71,8 @@ def chosen(lines: list[Line], query: Mapping[str, str]) -> list[Line]:
         )
 
     key, backwards = SORTS.get(query.get("sort", "new"), SORTS["new"])
-    return sorted(filter(passes, lines), key=key, reverse=backwards)
+    found = filter(passes, lines) if any(query.get(name) for name in FILTERS) else lines
+    return sorted(found, key=key, reverse=backwards)
 
 
 def paged(lines: list[Line], query: Mapping[str, str]) -> tuple[int, list[Line]]:

@@ -197,4 +197,9 @@ addEventListener("hashchange", () => {
   keepToken(); // a new address of the same page
   if (state) show().then(tellProblem, report);
 });
+if (!place().view) {
+  // The rows come with the state, not after it; `look` tells what fails.
+  main.replaceChildren(list.element);
+  list.refresh().catch(() => {});
+}
 forever();

@@ -84,7 +84,13 @@ export class GroupList {
       this.revision = -1;
       this.list.scrollTop = 0;
     }
-    await this.load(this.pageAt(this.list.scrollTop), true);
+    if (this.looking?.asked !== asked) {
+      const looking = { asked };
+      this.looking = looking;
+      looking.done = this.load(this.pageAt(this.list.scrollTop), true)
+        .finally(() => { if (this.looking === looking) this.looking = null; });
+    }
+    await this.looking.done;
   }
 
   pageAt(top) { return Math.max(0, Math.floor(top / rowHeight / pageRows)); }
