@@ -1,5 +1,5 @@
 """Versions of a trainer whose two ranks have a shard each: without a gather, into a server whose
-layers are on a GPU as vLLM has them. The ranks share a GPU if there is one alone.
+layers are on a GPU as vLLM has them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import socket
 import statistics
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from asking import RING, Seen, expected, say, sender, told
-from models import DEVICE, ON_GPU, make, step
+from models import DEVICE, ON_GPU, make
 from probe import differing, synchronized
 from serving import Server
 
@@ -24,7 +25,6 @@ import rollring as rr
 RANKS = 2
 VERSIONS = int(os.environ.get("VGPU_VERSIONS", "4"))
 WARM = 1
-SEED = 3
 # Ways of a version: of shards, but the last one.
 WAYS: dict[str, dict[str, Any]] = {
     "slots": {"shards": True},
@@ -55,16 +55,17 @@ def sharded(model: Any) -> Any:
     return model
 
 
-def take_values(shards: Any, whole: Any) -> None:
-    """Those of this rank."""
-    rank = torch.distributed.get_rank()
-    with torch.no_grad():
-        for mine, all_of_it in zip(shards.parameters(), whole.parameters(), strict=True):
-            mine.to_local().copy_(all_of_it.chunk(RANKS)[rank])
+def values_of(version: int, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of a model's parameters, one at a time: alike in all processes."""
+    draws = torch.Generator(DEVICE)
+    for index, (name, one) in enumerate(model.named_parameters()):
+        draws.manual_seed(1_000 * version + index)
+        drawn = torch.randn(one.shape, generator=draws, device=DEVICE, dtype=torch.float32)
+        yield name, (drawn * 0.05).to(one.dtype)
 
 
 class Rank:
-    """One of the trainer, with its shard, and with the whole model to know the values."""
+    """One of the trainer, with its shard; the first one also has the whole model."""
 
     def __init__(self, rank: int, size: str, port: int) -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -72,10 +73,12 @@ class Rank:
         if ON_GPU:
             torch.cuda.set_device(rank % torch.cuda.device_count())
         self.rank = rank
-        self.whole = make(size, SEED)
-        self.shards = sharded(make(size, SEED))
-        torch.manual_seed(SEED)
+        self.shards = sharded(make(size))
+        self.whole = make(size) if rank == 0 else None
+        self.version = 0
         self.end: Any = None
+        if ON_GPU:
+            torch.cuda.empty_cache()  # of the model before it was divided
 
     def begin(self, server: Server, ring: str, info: dict[str, Any]) -> None:
         if info.get("shards"):
@@ -84,8 +87,15 @@ class Rank:
             self.end = sender(ring, server, self.whole, **info)
 
     def step(self) -> None:
-        step(self.whole)
-        take_values(self.shards, self.whole)
+        """Other values."""
+        self.version += 1
+        mine = dict(self.shards.named_parameters())
+        whole = {} if self.whole is None else dict(self.whole.named_parameters())
+        with torch.no_grad():
+            for name, values in values_of(self.version, self.shards):
+                mine[name].to_local().copy_(values.chunk(RANKS)[self.rank])
+                if name in whole:
+                    whole[name].copy_(values)
         synchronized()
 
     def send(self) -> float:
