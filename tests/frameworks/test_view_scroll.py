@@ -9,6 +9,7 @@ import urllib.request
 import numpy as np
 import pytest
 import websocket
+from selenium.webdriver.common.keys import Keys
 
 import view_run
 from view_browser import NO_BROWSER, PART, browser, page
@@ -121,6 +122,27 @@ def test_a_fast_drag_of_the_scroll_bar_shows_no_empty_frame(page, tmp_path, text
     box = [round(one) for one in (left + 15, top + 5, right - bar - 40, bottom - 5)]
     empty = [shown.driver.execute_async_script(EMPTY, frame, box) for frame in screen.frames]
     assert empty == [0] * len(empty)
+
+
+def test_a_link_has_the_search_and_its_match(page, tmp_path):
+    shown = opened(page, tmp_path, text=False)
+    shown.one("#find").send_keys("150" + Keys.ENTER)
+    shown.wait(lambda: shown.place().get("at") == "150")
+    shown.press("nn")
+    shown.wait(lambda: shown.place().get("at") == "550")
+    assert shown.place()["find"] == "150"
+    assert shown.text(".tools [role=status]")[0].startswith("3 of ")
+    link = shown.driver.current_url
+    shown.driver.get("about:blank")
+    shown.driver.get(link)
+    shown.wait(lambda: shown.text(".tools [role=status]")[0].startswith("3 of "))
+    shown.wait(lambda: "150 " in shown.text("#tokens .found"))
+    assert shown.one("#find").get_attribute("value") == "150"
+    assert shown.place()["at"] == "550"
+    shown.press("n")
+    shown.wait(lambda: shown.place().get("at") == "750")
+    shown.press(Keys.ESCAPE)
+    shown.wait(lambda: not {"find", "at", "member"} & set(shown.place()))
 
 
 def in_sight(shown):

@@ -101,7 +101,7 @@ async function showGroups() {
   else if (words.group) await showGroup(words.group);
   else if (shown !== "none") {
     shown = "none";
-    replaceDetail(make("section", { class: "detail soft", text: "Choose a group: j and Enter, or a click." }));
+    replaceDetail(make("section", { class: "detail soft", text: "Choose a group: j, k or an arrow, or a click." }));
   }
   list.paint();
 }
@@ -160,13 +160,13 @@ function changeTheme() {
 const toView = (view) => go({ view: view === "groups" ? "" : view });
 const back = () => {
   const words = place();
-  go(words.member ? { member: "", seq: "", at: "" } : { group: "" });
+  go(words.member ? { member: "", seq: "", at: "", find: "" } : { group: "" });
 };
 const keys = {
   j: () => list.move(1), k: () => list.move(-1),
   ArrowDown: () => list.move(1), ArrowUp: () => list.move(-1),
   Escape: back, g: () => toView("groups"), d: () => toView("distributions"),
-  w: () => toView("waiting"), t: changeTheme, c: () => member?.cycle(),
+  w: () => toView("waiting"), Enter: () => main.querySelector("#group .member[data-member]")?.click(), t: changeTheme, c: () => member?.cycle(),
   n: () => member?.next(1), p: () => member?.next(-1),
   "/": () => (member ? member.search : list.inputs.q).focus(),
   "?": () => byId("help").showModal(),
@@ -177,7 +177,8 @@ addEventListener("keydown", (event) => {
   if (typing && event.key === "Escape") return event.target.blur();
   if (typing || event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
   const inTokens = event.target.id === "tokens" && event.key.startsWith("Arrow");
-  if (inTokens) return;
+  const pressed = event.key === "Enter" && event.target.matches("button, summary, a");
+  if (inTokens || pressed) return;
   const card = document.querySelectorAll("#group .member[data-member]")[Number(event.key) - 1];
   const act = card ? () => card.click() : keys[event.key];
   if (!act) return;

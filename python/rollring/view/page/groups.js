@@ -150,14 +150,14 @@ export class GroupList {
     if (top < this.list.scrollTop) this.list.scrollTop = top;
     const lowest = top + rowHeight - this.list.clientHeight;
     if (lowest > this.list.scrollTop) this.list.scrollTop = lowest;
-    go({ group: group.id, member: "", seq: "", at: "" }, { replace: true });
+    go({ group: group.id, member: "", seq: "", at: "", find: "" }, { replace: true });
   }
 }
 
 function row(group, index, chosen) {
   const element = make("div", {
     class: "row", role: "option", "aria-selected": String(chosen), data: { group: group.id },
-    onclick: () => go({ group: group.id, member: "", seq: "", at: "" }),
+    onclick: () => go({ group: group.id, member: "", seq: "", at: "", find: "" }),
   },
   make("div", { class: "top" },
     make("span", { class: "name", text: group.instance_id }),

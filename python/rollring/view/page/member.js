@@ -14,6 +14,7 @@ export class MemberView {
       dispatchEvent(new HashChangeEvent("hashchange")); // opens the other one
     };
     this.found = [];
+    this.wanted = ""; // the text that was searched for
   }
 
   async open() {
@@ -71,7 +72,7 @@ export class MemberView {
     this.legend = make("span", { class: "legend" });
     this.range = make("span", { class: "soft" });
     this.search = make("input", { type: "search", id: "find", placeholder: "Find in this member",
-      "aria-label": "Find in this member", onchange: () => this.find(this.search.value).catch(this.report) });
+      "aria-label": "Find in this member", onchange: () => go({ find: this.search.value, at: "" }, { replace: true }) });
     this.hits = make("span", { class: "soft", role: "status" });
     this.under = make("span", { class: "soft", id: "under" });
     return make("div", { class: "tools" }, this.color, this.legend, this.range, this.search,
@@ -99,35 +100,43 @@ export class MemberView {
     return strip;
   }
 
-  // The colour, and the token of the address.
+  // The colour, the search and the token of the address.
   async follow() {
-    const { color = "", at } = place();
+    const { color = "", find = "", at } = place();
     this.color.value = this.columns.includes(color) ? color : "";
     const range = this.facts.ranges[this.color.value];
     this.range.textContent = range ? `${number(range[0])} to ${number(range[1])}` : "";
     this.legend.style.background = range
       ? `linear-gradient(to right, ${shade(0)}, ${shade(0.5)}, ${shade(1)})` : "none";
     this.tokens.repaint(this.color.value);
+    if (find !== this.wanted) await this.find(find, Number(at)).catch(this.report);
     if (at === undefined || at === this.shown) return;
     this.shown = at;
     await this.tokens.show(Number(at));
   }
 
-  async find(text) {
-    const { at } = text ? await ask("find", { ...this.query, text }) : { at: [] };
-    this.found = at;
-    this.hit = -1;
-    this.hits.textContent = text ? `${number(at.length)} found` : "";
-    this.tokens.repaint(this.color.value, new Set(at));
-    this.next(1);
+  // Goes to the first match, unless the address names another one.
+  async find(text, at) {
+    this.wanted = text;
+    if (document.activeElement !== this.search) this.search.value = text;
+    const { at: found } = text ? await ask("find", { ...this.query, text }) : { at: [] };
+    if (this.wanted !== text) return;
+    this.found = found;
+    this.hit = found.indexOf(at);
+    this.hits.textContent = text ? `${number(found.length)} found` : "";
+    this.tokens.repaint(this.color.value, new Set(found));
+    if (this.hit < 0) this.next(1);
+    else this.tellHit();
   }
 
   next(step) {
     if (!this.found.length) return;
     this.hit = (this.hit + step + this.found.length) % this.found.length;
-    this.hits.textContent = `${this.hit + 1} of ${number(this.found.length)}`;
+    this.tellHit();
     go({ at: String(this.found[this.hit]) }, { replace: true });
   }
+
+  tellHit() { this.hits.textContent = `${this.hit + 1} of ${number(this.found.length)}`; }
 
   cycle() {
     const next = (this.columns.indexOf(this.color.value) + 1) % this.columns.length;
