@@ -179,8 +179,6 @@ def versions(seen: Seen, size: str = "eight", at: str = "eight") -> None:
             seen[way] = {"error": told(error)}
             both.do("leave")
         say(f"{way}: {seen[way]}")
-    seen["plan"] = both.server.calls("probe_plan")
-    say(f"plan: {seen['plan']}")
     both.close()
 
 
@@ -192,7 +190,7 @@ def passed(both: Both, info: dict[str, Any]) -> Seen:
         took.append(both.do("send"))
         served = both.server.served()
         wrong += bool(differing(served, expected(both.first.whole, both.server.ranks)))
-    report = both.first.end.report
+    report, plan = both.first.end.report, both.server.calls("probe_plan")
     both.do("leave")
     return {
         "wrong": wrong,
@@ -202,4 +200,5 @@ def passed(both: Both, info: dict[str, Any]) -> Seen:
         "min_ms": round(min(took), 1),
         "max_ms": round(max(took), 1),
         "channel": report,
+        "plan": plan,
     }
