@@ -23,7 +23,7 @@ from conftest import PATIENCE
 from test_top import in_terminal
 
 UP, DOWN, PAGE_UP, PAGE_DOWN, END = b"\x1b[A", b"\x1b[B", b"\x1b[5~", b"\x1b[6~", b"\x1b[F"
-ESCAPE, ENTER, BACKSPACE, TAB = b"\x1b", b"\r", b"\x7f", b"\t"
+ESCAPE, ENTER, BACKSPACE = b"\x1b", b"\r", b"\x7f"
 WORDS = ["\x1b]0;PWNED\x07", "\u202eevil", "\x9b31mred", "good", "a\r\x08b", "\u200d\ufeff\u2028"]
 LONG = 131_072
 
@@ -108,7 +108,7 @@ def push(producer: rr.Producer, member: int, ids: Any, **more: Any) -> None:
 
 def open_group(terminal: Terminal, name: str = "p/") -> None:
     terminal.shows("groups: 1", name)
-    terminal.press(TAB, ENTER)
+    terminal.press(ENTER)
     terminal.shows("member 0: tokens")
 
 

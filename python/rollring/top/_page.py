@@ -250,6 +250,7 @@ class Page(App[None]):
     def on_mount(self) -> None:
         self.query_one("#groups").border_subtitle = "enter: members"
         self.query_one("#workers").border_subtitle = "enter: explain"
+        self.query_one("#groups").focus()  # whose rows open
         if not self.is_headless:
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, self.end_by, number)
