@@ -1,9 +1,11 @@
-"""An FSDP2 trainer of two ranks sends its shards to unmodified vLLM servers, of one and of two
-tensor parallel ranks, without a gather: they serve the bytes that vLLM loads from a folder.
+"""Trainers on FSDP2, with replicas, and over tensor parallelism, send their shards to unmodified
+vLLM servers, of one and of two tensor parallel ranks, without a gather: they serve the bytes that
+vLLM loads from a folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -35,18 +37,28 @@ KILLED, AGAIN = 5, 6
 
 
 class World:
-    """The trainer's model, the digests after plain loads of its versions, and the servers."""
+    """The trainer's model, the digests after plain loads of its versions, and the servers.
 
-    def __init__(self, folder: Path) -> None:
-        self.trained = Trained("qwen3", folder)
-        self.loaded: dict[int, list[Any]] = {version: [] for version in (*VERSIONS, AGAIN)}
-        folders = {version: str(folder / f"version-{version}") for version in self.loaded}
-        weights = {version: weights_of(self.trained.model, version) for version in folders}
+    Args:
+        folder: For its files.
+        sizes: Ranks of each server.
+        versions: That the trainer may send. One, if embeddings are tied: vLLM's own reload leaves
+            the head of a CPU as it was.
+        **more: Of the model's configuration.
+    """
+
+    def __init__(
+        self, folder: Path, sizes: tuple[int, ...], versions: tuple[int, ...], **more: Any
+    ) -> None:
+        self.trained = Trained("qwen3", folder, **more)
+        self.loaded: dict[int, list[Any]] = {version: [] for version in versions}
+        folders = {version: str(folder / f"version-{version}") for version in versions}
+        weights = {version: weights_of(self.trained.model, version) for version in versions}
         for version, path in folders.items():
             self.trained.model.load_state_dict(weights[version])
             self.trained.model.save_pretrained(path)
-        for size in SIZES:
-            first = folders[VERSIONS[0]]
+        for size in sizes:
+            first = folders[versions[0]]
             engine = llm(first, tensor_parallel_size=size, worker_extension_cls=EXTENSION)
             for version, path in folders.items():
                 if path != first:
@@ -60,7 +72,7 @@ class World:
                 tensor_parallel_size=str(size),
                 worker_extension_cls=EXTENSION,
             )
-            for size in SIZES
+            for size in sizes
         ]
 
     def after(self, *versions: int) -> list[tuple[int, list[Any]]]:
@@ -76,11 +88,11 @@ class World:
         return [ring, self.trained.folder, json.dumps(self.urls), listed, way]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+@contextlib.contextmanager
+def running(folder: Path, *how: Any, **more: Any) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        made = World(tmp_path_factory.mktemp("shards"))
+        made = World(folder, *how, **more)
         try:
             for server in made.servers:
                 server.wait()
@@ -88,6 +100,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         finally:
             for server in made.servers:
                 server.stop()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with running(tmp_path_factory.mktemp("shards"), SIZES, (*VERSIONS, AGAIN)) as made:
+        yield made
 
 
 def said(output: str) -> list[tuple[int, list[Any]]]:
@@ -130,6 +148,25 @@ def test_servers_serve_what_plain_loads_make_of_each_version(ring: str, world: W
     assert world.loaded[1] != world.loaded[2] != world.loaded[3]
     for server in world.servers:
         assert "from the trainer's shards" in server.log()
+
+
+@pytest.mark.parametrize("way", ["hsdp", "fsdp_tp"])
+def test_replicas_and_tensor_parallel_ranks_send_theirs(ring: str, world: World, way: str) -> None:
+    """The vocabulary divides by no number of ranks."""
+    with RankJob(4, PROGRAM, *world.arguments(ring, 2, 3, way=way)) as job:
+        code, output = job.end()
+    assert code == 0, output[-4000:]
+    assert said(output) == world.after(2, 3)
+
+
+def test_tied_embeddings(ring: str, tmp_path: Path) -> None:
+    with running(tmp_path, (2,), (2,), tie_word_embeddings=True) as world:
+        before = served(world.urls)
+        with RankJob(4, PROGRAM, *world.arguments(ring, 2, way="fsdp_tp")) as job:
+            code, output = job.end()
+        assert code == 0, output[-4000:]
+        assert said(output) == world.after(2)
+        assert before != world.loaded[2]
 
 
 def test_a_rank_that_dies_before_the_decision_leaves_the_old_version(

@@ -1,13 +1,16 @@
-"""A rank of an FSDP2 trainer, over gloo, whose shards go to vLLM servers without a gather:
+"""A rank of a trainer, over gloo, whose shards go to vLLM servers without a gather:
 vllm_shard_trainer.py RING MODEL URLS VERSIONS [WAY]
 
 It sends the versions ("1,2") of `weights_of`, and rank 0 says the servers' digests after each, as
-JSON. WAY: "dies:VERSION": rank 1 dies in that version, once its shards are put; "lacks:NAME": that
-parameter is not published; "delta": in one call and by difference, and back again at the end.
+JSON. The trainer is FSDP2's over all ranks, but where WAY is "hsdp": 2 replicas of it; "fsdp_tp":
+over tensor parallelism of 2. Other ways: "dies:VERSION": rank 1 dies in that version, once its
+shards are put; "lacks:NAME": that parameter is not published; "delta": in one call and by
+difference, and back again at the end.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -19,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 import requests
 import torch
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from transformers import AutoModelForCausalLM
 
 from rank_jobs import BEGINS
@@ -50,13 +53,46 @@ def weights_of(model: Any, version: int) -> dict[str, Any]:
     }
 
 
-def sharded(folder: str) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+def tensor_parallel(model: Any, mesh: Any) -> None:
+    """The vocabulary's rows, too. Norms stay whole on each rank."""
+    rows = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "lm_head")
+    columns = ("o_proj", "down_proj", "embed_tokens")
+    each: dict[str, Any] = {}
+    for name, _ in model.named_modules():
+        last = name.rpartition(".")[2]
+        if last in rows or last in columns:
+            each[name] = ColwiseParallel() if last in rows else RowwiseParallel()
+    parallelize_module(model, mesh, each)
+    model.tie_weights()  # where the model ties any: each name got a parameter of its own
+
+
+def meshes(way: str) -> tuple[Any, Any]:
+    """Those of FSDP2 and of tensor parallelism."""
+    ranks = torch.distributed.get_world_size()
+    if way == "hsdp":
+        return init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("copies", "parts")), None
+    if way == "fsdp_tp":
+        both = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("fsdp", "tp"))
+        return both["fsdp"], both["tp"]
+    return init_device_mesh("cpu", (ranks,)), None
+
+
+def sharded(model: Any, fsdp: Any, tp: Any) -> Any:
+    if tp is not None:
+        tensor_parallel(model, tp)
     for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+        fully_shard(layer, mesh=fsdp)
+    fully_shard(model, mesh=fsdp)
     return model
+
+
+def fill(model: Any, cut: Any) -> None:
+    """Each rank its parts, from a model that torch has cut alike: torch's own loader of whole
+    tensors takes no parts of unlike lengths of a dimension that two meshes cut.
+    """
+    with torch.no_grad():
+        for mine, other in zip(model.parameters(), cut.parameters(), strict=True):
+            mine.to_local().copy_(other.to_local())
 
 
 def served(urls: list[str]) -> list[Any]:
@@ -87,8 +123,9 @@ def main(ring: str, folder: str, listed: str, versions: str, way: str = "") -> N
     torch.distributed.init_process_group("gloo")
     print(BEGINS, flush=True)
     rank, urls = torch.distributed.get_rank(), json.loads(listed)
-    model = sharded(folder)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    cuts = meshes(way)
+    model = sharded(copy.deepcopy(whole), *cuts)
     kind, _, what = way.partition(":")
     given: Any = model
     if kind == "lacks":
@@ -102,8 +139,8 @@ def main(ring: str, folder: str, listed: str, versions: str, way: str = "") -> N
     if kind == "dies":
         dies_in(trainer, what)
     for version in map(int, versions.split(",")):
-        options = StateDictOptions(full_state_dict=True)
-        set_model_state_dict(model, weights_of(whole, version), options=options)
+        whole.load_state_dict(weights_of(whole, version))
+        fill(model, sharded(copy.deepcopy(whole), *cuts))
         trainer.send_weights(version)
         if rank == 0:
             print(json.dumps({"version": version, "served": served(urls)}), flush=True)

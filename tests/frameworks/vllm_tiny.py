@@ -83,12 +83,13 @@ class Trained:
     """The trainer's model. In float32: its results and the engine's differ in the last bits, and in
     bf16 that would decide between tokens that are equally likely."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, **more: Any) -> None:
         torch.manual_seed(1)
+        sizes = {**SIZES, **more}
         if kind == "qwen3":
-            self.model: Any = Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32))
+            self.model: Any = Qwen3ForCausalLM(Qwen3Config(**sizes, head_dim=32))
         else:
-            self.model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+            self.model = Qwen2ForCausalLM(Qwen2Config(**sizes))
         self.model.eval()
         self.folder = str(folder / kind)
         self.model.save_pretrained(self.folder)
