@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._arrays import dtype_name
@@ -122,6 +122,37 @@ class Shards:
             if now.data_ptr() != before.data_ptr():
                 found[name] = now
         return found
+
+
+class RankShards:
+    """One rank's parts of tensors that lie elsewhere in each version, for a publisher to which they
+    are only described.
+
+    Args:
+        tensors: As `Shards` has them, and now.
+        rank: Of this process.
+        ranks: Their number.
+        dtypes: By name, torch's: those in which they are sent.
+
+    Attributes:
+        layout: All tensors, and this rank's boxes.
+        shapes: Of its parts, by name.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Any], rank: int, ranks: int, dtypes: Mapping[str, object]
+    ) -> None:
+        made = Shards(tensors, rank, ranks, dtypes, {})
+        self.layout = made.layout
+        self.shapes = {name: tuple(part.shape) for name, part in made.tensors.items()}
+
+    def parts(self, tensors: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Of the same tensors as they are now, in the order of `shapes`."""
+        for name in self.shapes:
+            held = held_by_this_process(name, tensors[name])
+            if held is None:
+                raise refused(f"this rank has no part of tensor '{name}' any more")
+            yield name, held.local.detach()
 
 
 def _is_its_turn(tensor: Any, turn: int, rank: int, ranks: int) -> bool:

@@ -4,8 +4,8 @@ An engine's adapter attaches when its trainer announces the first version: `Atta
 `published_tensors`, `published_shards`, `next_announced`, `HeldVersion`, `report_refusal`. One that
 holds a mixture of versions says so: `report_partial`, `warn_if_poisoned`. A trainer's adapter sends
 while the engines' answers are under way: `in_background`, `put_checked`, `refusals`,
-`engine_versions`, `WeightStream`. Both may take their settings from one variable: `settings_of`,
-`check_choices`.
+`engine_versions`, `WeightStream`. Of tensors that its ranks have in parts: `is_divided`,
+`RankShards`. Both may take their settings from one variable: `settings_of`, `check_choices`.
 
 A class of its own takes `Closes`, `shown` and `unpicklable` for its conventions, `TaskTurns`,
 `readable`, `in_thread` and `TimeLeft` for waits of event loops, `to_bytes`, `dtype_name` and
@@ -35,6 +35,7 @@ from ._views import Views
 from ._waits import in_thread, readable
 from ._weight_layout import WeightLayout
 from ._weight_parts import borrow_bytes
+from ._weight_shards import RankShards
 from ._weight_stream import WeightStream
 from ._weight_subscriber import WeightSubscriber
 from ._weight_update import WeightUpdate
@@ -54,6 +55,7 @@ __all__ = [
     "Attachment",
     "Closes",
     "HeldVersion",
+    "RankShards",
     "TaskTurns",
     "TimeLeft",
     "Views",

@@ -27,7 +27,7 @@ class Policy(Trained):
 
 
 def serving(
-    model: str, ring: str, folder: Path, number: int
+    model: str, ring: str, folder: Path, number: int, **more: str
 ) -> contextlib.AbstractContextManager[list[Served]]:
     """vLLM's servers with the backend's name and the worker extension that SkyRL gives them."""
     return vllm_tiny.serving(
@@ -38,6 +38,7 @@ def serving(
         environment={"ROLLRING_SKYRL": ring},
         worker_extension_cls="skyrl.backends.skyrl_train.inference_servers."
         "new_inference_worker_wrap.NewInferenceWorkerWrap",
+        **more,
     )
 
 
@@ -56,7 +57,7 @@ class Client:
         self.resets += 1
 
 
-def policy_worker(policy: Policy) -> tuple[Any, Any]:
+def policy_worker(policy: Any) -> tuple[Any, Any]:
     """SkyRL's worker, without its setup for training, and the engines' settings."""
     from skyrl.backends.skyrl_train.weight_sync.sources import FsdpWeightSource
     from skyrl.backends.skyrl_train.workers.worker import Worker

@@ -5,6 +5,8 @@ asks for, over the channel that takes the name of its CUDA IPC transfer.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import signal
 import sys
@@ -29,6 +31,8 @@ import rollring.integrations.skyrl.weights
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 import pages  # noqa: E402
 from killing import FORK  # noqa: E402
+from rank_jobs import RankJob  # noqa: E402
+from vllm_shard_trainer import weights_of  # noqa: E402
 
 RUNNER = "tests/frameworks/test_skyrl_weights.py"
 
@@ -57,13 +61,17 @@ def committed(ring: str) -> Any:
     return rr.describe(ring)["policy_version"]
 
 
-def test_tokens_of_two_engines_are_the_trainers(enabled: str, tmp_path: Path) -> None:
+def test_tokens_of_two_engines_are_the_trainers(
+    enabled: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rollring")
     policy = Policy(tmp_path)
     with serving(policy.folder, enabled, tmp_path, 2) as servers:
         client = Client([each.url for each in servers])
         worker, engines = policy_worker(policy)
         asyncio.run(worker.init_weight_sync_state(client, engines))
         assert type(worker._weight_sync_engine).__name__ == "SkyrlTrainer"
+        assert "for the engines: no parameter is divided among ranks (FSDP2)" in caplog.text
         seen = set()
         for version in range(4):
             asyncio.run(worker._sync_weights_to_inference_engines(client, engines))
@@ -114,6 +122,50 @@ def test_tokens_of_two_engines_are_the_trainers(enabled: str, tmp_path: Path) ->
         assert [each.tokens() for each in servers] == [policy.tokens()] * 2
         assert committed(enabled) == 4
         worker._weight_sync_engine.shutdown()
+
+
+def test_ranks_of_fsdp2_send_what_they_have(
+    enabled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To an engine of two ranks, without a gather."""
+    policy, versions = Policy(tmp_path), (1, 2, 3)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with serving(policy.folder, enabled, tmp_path, 1, tensor_parallel_size="2") as servers:
+        program = Path(__file__).with_name("skyrl_shard_trainer.py")
+        urls = json.dumps([each.url for each in servers])
+        with RankJob(2, program, policy.folder, urls, ",".join(map(str, versions))) as job:
+            code, output = job.end()
+        assert code == 0, output[-4000:]
+        assert "weights go to the engines as shards of all ranks, without a gather" in output
+        assert "from the trainer's shards" in servers[0].log()
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith('{"version"')]
+    wanted = []
+    for version in versions:
+        policy.model.load_state_dict(weights_of(policy.model, version))
+        wanted.append({"version": version, "tokens": [policy.tokens()]})
+    assert lines == wanted
+    assert len({str(each["tokens"]) for each in lines}) == len(versions)
+
+
+def test_shards_that_are_asked_for_and_are_none_are_refused(
+    enabled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from skyrl.backends.skyrl_train.weight_sync.sources import (
+        FsdpWeightSource,
+        MegatronWeightSource,
+    )
+
+    from rollring.integrations.skyrl.trainer import SkyrlTrainer
+
+    monkeypatch.setenv("ROLLRING_SKYRL", json.dumps({"ring": enabled, "shards": True}))
+    model = Policy(tmp_path).model
+    for source, why in (
+        (MegatronWeightSource(None, model, torch.float32), "is a MegatronWeightSource"),
+        (FsdpWeightSource(model, torch.float32, "language_model."), "under 'language_model.'"),
+        (FsdpWeightSource(model, torch.float32), "no parameter is divided"),
+    ):
+        with pytest.raises(rr.UnsupportedError, match=why):
+            SkyrlTrainer.trainer_init(None, client=None, source=source)
 
 
 def test_what_is_no_plain_weights_is_refused(enabled: str) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ... import create
-from ...errors import UnsupportedError
+from ...errors import RejectedError, UnsupportedError
 from ..vllm.trainer import RollringTrainer, RollringTrainerInitInfo
-from .weights import settings
+from ._shards import Parts, why_whole
+from .weights import SETTING, settings
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_log = logging.getLogger("rollring")
+
 
 class SkyrlTrainer(RollringTrainer):
-    """`RollringTrainer` with the interface that SkyRL's workers need. Every rank creates one; on
-    GPUs each rank publishes to the engines on its own GPU.
+    """`RollringTrainer` with the interface that SkyRL's workers need. Every rank creates one.
+
+    Where FSDP2 has divided the parameters, each rank publishes its parts. Otherwise whole tensors
+    are gathered as SkyRL does it, and on GPUs each rank publishes them to the engines on its own.
     """
 
     skyrl_handles_prefix_cache_reset = False
@@ -31,7 +37,9 @@ class SkyrlTrainer(RollringTrainer):
         """From SkyRL's own init info, whose rank counts, and ROLLRING_SKYRL. Makes the ring.
 
         Raises:
-            UnsupportedError: The source gives no plain weights.
+            UnsupportedError: The source gives no plain weights, or no shards, which
+                ROLLRING_SKYRL asks for.
+            RejectedError: An engine could not attach; the text says which, and why.
             RollringError: As `RollringTrainer.trainer_init`.
         """
         kind = type(source).__name__
@@ -39,11 +47,25 @@ class SkyrlTrainer(RollringTrainer):
             raise _unsupported(f"the source {kind} has no plain weights")
         given = settings()
         create(given["ring"], exist_ok=True)
+        wanted = given.pop("shards", None)
+        why_not = f"{SETTING} says so" if wanted is False else why_whole(source)
+        if wanted and why_not:
+            raise _unsupported(f"{SETTING} asks for shards, but {why_not}")
+        _say(init_info.rank, why_not)
         ranks = 1
-        if torch.cuda.is_available() and torch.distributed.is_initialized():
+        if torch.distributed.is_initialized() and (torch.cuda.is_available() or not why_not):
             ranks = torch.distributed.get_world_size()
-        info = RollringTrainerInitInfo(**{"publishers": ranks, **given}, rank=init_info.rank)
-        return super().trainer_init(info, client=client, source=source, config=config)
+        fields = {"publishers": ranks, **given, "shards": not why_not, "rank": init_info.rank}
+        sent = source if why_not else Parts(source, init_info.rank, ranks)
+        info = RollringTrainerInitInfo(**fields)
+        try:
+            return super().trainer_init(info, client=client, source=sent, config=config)
+        except RejectedError as error:
+            if why_not:
+                raise
+            raise RejectedError(
+                f'{error}: "shards": false in {SETTING} lets whole tensors be gathered', error.code
+            ) from error
 
     @property
     def skyrl_draft_source(self) -> None:
@@ -58,6 +80,15 @@ class SkyrlTrainer(RollringTrainer):
 
 # By name: their modules import much.
 _NOT_PLAIN = {"LoraAdapterWeightSource", "SerializedFp8WeightSource", "GroupedWeightSource"}
+
+
+def _say(rank: int, why_not: str) -> None:
+    if rank != 0:
+        return
+    if why_not:
+        _log.info("each version is gathered on the trainer's ranks for the engines: %s", why_not)
+    else:
+        _log.info("weights go to the engines as shards of all ranks, without a gather")
 
 
 def _unsupported(why: str) -> UnsupportedError:
