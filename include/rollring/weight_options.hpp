@@ -84,7 +84,8 @@ struct SubscriberOptions {
     std::vector<std::byte> layout = {};
     // With a layout and Staging::copy: load() copies the parts of ranks on other GPUs to this
     // one, into memory for these bytes (Subscriber::staging_bytes), so that adopt() copies within
-    // the GPU alone. Where there is no memory for it, adopt() copies from the other GPUs.
+    // the GPU alone. Where there is no memory for it, adopt() copies from the other GPUs
+    // (Subscriber::why_not_staged).
     bool stage_remote = true;
 };
 

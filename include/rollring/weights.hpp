@@ -316,6 +316,9 @@ class ROLLRING_API Subscriber {
     [[nodiscard]] std::uint64_t imports() const;
     // Memory of the engine's GPU for the parts of other GPUs (SubscriberOptions::stage_remote).
     [[nodiscard]] std::uint64_t staging_bytes() const;
+    // Why the parts of a rank are not in such memory; empty: they are, or there are none, or the
+    // engine did not ask for it. adopt() copies them from the other GPU.
+    [[nodiscard]] std::string_view why_not_staged() const;
 
   private:
     friend class RelaySubscriber;

@@ -64,6 +64,8 @@ class ROLLRING_LOCAL EngineEnd {
     [[nodiscard]] virtual std::uint64_t imports() const = 0;
     // Memory of the engine's device for parts that come from other devices.
     [[nodiscard]] virtual std::uint64_t staging_bytes() const = 0;
+    // Why there is no such memory, although there are such parts, and the engine asked for it.
+    [[nodiscard]] virtual std::string_view why_not_staged() const = 0;
     [[nodiscard]] virtual std::int64_t publisher_id() const = 0;
 };
 

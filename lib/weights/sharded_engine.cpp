@@ -395,6 +395,13 @@ std::uint64_t ShardedEngine::staging_bytes() const {
     return sum;
 }
 
+std::string_view ShardedEngine::why_not_staged() const {
+    for (const auto& end : ends_) {
+        if (const auto why = end->why_not_staged(); !why.empty()) return why;
+    }
+    return {};
+}
+
 std::uint64_t ShardedEngine::imports() const {
     std::uint64_t sum = 0;
     for (const auto& end : ends_) sum += end->imports();

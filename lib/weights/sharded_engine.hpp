@@ -70,6 +70,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     [[nodiscard]] const Manifest& manifest() const override { return ends_.front()->manifest(); }
     [[nodiscard]] std::uint64_t imports() const override;
     [[nodiscard]] std::uint64_t staging_bytes() const override;
+    [[nodiscard]] std::string_view why_not_staged() const override;
     [[nodiscard]] std::int64_t publisher_id() const override {
         return ends_.front()->publisher_id();
     }

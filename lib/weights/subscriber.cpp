@@ -122,6 +122,9 @@ PayloadMemory Subscriber::memory() const {
 std::uint64_t Subscriber::staging_bytes() const {
     return impl_->staging_bytes();
 }
+std::string_view Subscriber::why_not_staged() const {
+    return impl_->why_not_staged();
+}
 
 std::uint64_t Subscriber::imports() const {
     return impl_->imports();

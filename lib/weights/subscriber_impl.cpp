@@ -113,7 +113,11 @@ Result<void> SubscriberImpl::make_remote_staging(std::span<const WeightTensor> i
     if (!staging && staging.error().code != Errc::out_of_device_memory) {
         return std::unexpected(staging.error());
     }
-    if (staging) remote_ = std::move(*staging);
+    if (staging) {
+        remote_ = std::move(*staging);
+    } else {
+        why_not_staged_ = staging.error().message;
+    }
     return {};
 }
 

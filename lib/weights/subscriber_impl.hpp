@@ -129,6 +129,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] std::uint64_t staging_bytes() const override {
         return remote_ ? remote_->bytes() : 0;
     }
+    [[nodiscard]] std::string_view why_not_staged() const override { return why_not_staged_; }
     [[nodiscard]] std::int64_t publisher_id() const override { return session_->publisher_id(); }
 
   private:
@@ -171,6 +172,7 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     std::unique_ptr<Session> session_;
     SubscriberTensors tensors_;
     std::unique_ptr<RemoteStaging> remote_;  // without it adopt copies from the slots
+    std::string why_not_staged_;
     std::optional<DeltaStaging> delta_;
     UpdateState update_;
     std::uint64_t heard_ = 0;          // the last request that next() has looked at

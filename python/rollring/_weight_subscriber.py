@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from ._weights import (
     views_of,
 )
 from .errors import RollringError
+
+_log = logging.getLogger("rollring")
 
 
 def _targets(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -75,7 +78,7 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
         stage_remote: With ``layout`` and "copy": `WeightUpdate.load` copies the parts of ranks
             on other GPUs into memory beside (`staging_bytes`), so that `WeightUpdate.adopt`, for
             which an engine pauses, copies within the GPU alone. Where there is no memory for it,
-            `WeightUpdate.adopt` copies from the other GPUs.
+            `WeightUpdate.adopt` copies from the other GPUs, and `why_not_staged` says so.
         timeout: Seconds to wait for a publisher; None: as long as it takes.
 
     Raises:
@@ -145,6 +148,14 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
             options["layout"] = layout.to_bytes()
             options["stage_remote"] = stage_remote
         self._end = _core.WeightSubscriber(ring, described, options, timeout)
+        if self.why_not_staged:
+            _log.warning(
+                "engine %s of ring %s copies the parts of other GPUs after the decision, and its "
+                "pause is longer, for want of memory: %s",
+                name,
+                ring,
+                self.why_not_staged,
+            )
 
     def next(self, timeout: float | None = None) -> WeightUpdate:
         """Wait for a version that this engine lacks. A version that is under way is rejected.
@@ -238,6 +249,13 @@ class WeightSubscriber(ChannelEnd[_core.WeightSubscriber]):
     def staging_bytes(self) -> int:
         """Memory of the engine's GPU for the parts of other GPUs (``stage_remote``)."""
         return self._end.staging_bytes()
+
+    @property
+    def why_not_staged(self) -> str:
+        """Why parts of other GPUs are not in such memory, so that `WeightUpdate.adopt` copies them
+        from there; empty: they are, or there are none, or ``stage_remote`` is off.
+        """
+        return self._end.why_not_staged()
 
     @property
     def state(self) -> str:

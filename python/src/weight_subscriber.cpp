@@ -222,6 +222,10 @@ class PySubscriber {
     std::uint64_t staging_bytes() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.staging_bytes(); });
     }
+    std::string why_not_staged() {
+        return owned_.in_turn(
+            [](Subscriber& subscriber) { return std::string(subscriber.why_not_staged()); });
+    }
     std::int64_t publisher_id() {
         return owned_.in_turn([](Subscriber& subscriber) { return subscriber.publisher_id(); });
     }
@@ -309,6 +313,7 @@ void bind_weight_subscriber(nb::module_& module) {
         .def("problem", &PySubscriber::problem)
         .def("publisher_id", &PySubscriber::publisher_id)
         .def("staging_bytes", &PySubscriber::staging_bytes)
+        .def("why_not_staged", &PySubscriber::why_not_staged)
         .def("part_bytes", &PySubscriber::part_bytes)
         .def("tensors", &PySubscriber::tensors)
         .def("close", &PySubscriber::close)

@@ -149,6 +149,38 @@ def test_nothing_is_written_before_the_commit(ring: str, stack: ExitStack) -> No
         assert late.has(1)
 
 
+class FullGpu:
+    """An engine's end whose GPU has no memory for the parts of others."""
+
+    def __init__(self, end: Any) -> None:
+        self._end = end
+
+    def why_not_staged(self) -> str:
+        return "the GPU is full"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._end, name)
+
+
+def test_an_engine_without_memory_for_the_parts_of_other_gpus_says_so(
+    ring: str,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (rank,), (engine,) = fleet(ring, stack, 1, 1)
+    assert engine.end.why_not_staged == "" and engine.end.staging_bytes == 0
+    assert not caplog.records
+    made = rr._core.WeightSubscriber
+    monkeypatch.setattr(rr._core, "WeightSubscriber", lambda *how: FullGpu(made(*how)))
+    late = Engine(ring, 1, 2)
+    stack.enter_context(late.end)
+    assert late.end.why_not_staged == "the GPU is full"
+    (line,) = caplog.messages
+    assert line.startswith(f"engine engine-1 of ring {ring} copies the parts of other GPUs after")
+    assert line.endswith("for want of memory: the GPU is full")
+
+
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_shards_by_difference_and_back(ring: str, stack: ExitStack, ranks: int) -> None:
     trainer = [Rank(ring, rank, ranks) for rank in range(ranks)]

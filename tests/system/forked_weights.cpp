@@ -73,6 +73,7 @@ void try_subscriber(Subscriber& subscriber) {
         {"Subscriber::memory", tells([&] { return subscriber.memory(); })},
         {"Subscriber::imports", tells([&] { return subscriber.imports(); })},
         {"Subscriber::staging_bytes", tells([&] { return subscriber.staging_bytes(); })},
+        {"Subscriber::why_not_staged", tells([&] { return subscriber.why_not_staged(); })},
     });
     auto update = opened(subscriber.next(patience()), "an update");
     const Calls steps{
@@ -138,6 +139,7 @@ void try_weights() {
                                "Subscriber::memory",
                                "Subscriber::imports",
                                "Subscriber::staging_bytes",
+                               "Subscriber::why_not_staged",
                                "Subscriber::rollback",
                                "Subscriber::delta",
                                "Update::wait_committed",

@@ -11,6 +11,7 @@ TEST_CASE("parts of another device are copied before the decision, and adopt rea
         ShardPair both({.receiving = {.stage_remote = staged}});
         FakeDevice& gpu = fake_device(engine_gpu);
         CHECK((both.subscriber->staging_bytes() > 0) == staged);
+        CHECK(both.subscriber->why_not_staged().empty());
         for (std::int64_t version = 1; version <= 3; version++) {
             Transaction open = both.put(version);
             Update update = both.next();
@@ -32,6 +33,7 @@ TEST_CASE("an engine on the trainer's device, or by difference, has no memory be
     {
         ShardPair same({.engine_at = trainer_gpu});
         CHECK(same.subscriber->staging_bytes() == 0);
+        CHECK(same.subscriber->why_not_staged().empty());
         same.pass(1);
     }
     ShardPair listing({.receiving = {.staging = rollring::Staging::delta}});
@@ -42,6 +44,7 @@ TEST_CASE("an engine on the trainer's device, or by difference, has no memory be
 TEST_CASE("a device without memory for it copies from the slots") {
     ShardPair both({.engine_is_full = true});
     CHECK(both.subscriber->staging_bytes() == 0);
+    CHECK(both.subscriber->why_not_staged() == "the fake device is full");
     both.pass(1);
     both.pass(2);
 }
