@@ -42,7 +42,6 @@ Result<void> SubscriberImpl::hold_next(Deadline slice, Deadline deadline) {
 }
 
 Result<void> SubscriberImpl::hold(Deadline slice, Deadline deadline) {
-    if (auto there = check_own_memory(); !there) return give_up(std::move(there.error()));
     while (update_.parts_lent < parts()) {
         if (auto held = hold_next(slice, deadline); !held) return held;
     }

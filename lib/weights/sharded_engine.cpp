@@ -231,6 +231,9 @@ Result<void> ShardedEngine::hold_all(Deadline deadline) {
                               [&](Deadline slice) { return end->hold(slice, deadline); });
         if (!held) return held;
     }
+    for (const auto& end : ends_) {  // while links are busy
+        if (auto there = end->check_own_memory(); !there) return there;
+    }
     for (const auto& end : ends_) {
         auto fetched = in_slices(*end, true, deadline,
                                  [&](Deadline slice) { return end->wait_fetched(slice); });

@@ -112,8 +112,12 @@ Result<void> SlotFiller::fill_up_to(std::uint32_t end, const void* source, Deadl
     if (next_piece_ < end) {
         if (auto same = check_source(source); !same) return same;
     }
-    auto there = tensors_->check_memory(*mover_, next_piece_, std::max(end, next_piece_), source);
-    if (!there) return there;
+    // Exposed tensors are checked with their allocations, when the part is opened.
+    if (!tensors_->is_exposed()) {
+        const std::uint32_t to = std::max(end, next_piece_);
+        auto there = tensors_->check_memory(*mover_, next_piece_, to, source);
+        if (!there) return there;
+    }
     while (next_piece_ < end || has_packed_part()) {
         if (!has_packed_part()) {
             if (auto opened = open_part(deadline); !opened) return opened;
