@@ -59,23 +59,11 @@ class FakeMover : public device::HostMover {
     std::int32_t gpu_;
 };
 
-class GpuShard : public RankMemory {
-  public:
-    GpuShard(std::uint32_t rank, std::uint32_t ranks, std::int64_t period)
-        : shard_(rank, ranks, period) {}
-    std::vector<WeightTensor>& list() override { return shard_.list(); }
-    void fill(std::int64_t version) override { shard_.fill(version); }
-    [[nodiscard]] std::vector<std::byte> layout() const override { return shard_.layout(); }
-
-  private:
-    ExposedShard shard_;
-};
-
 }  // namespace
 
 std::unique_ptr<RankMemory> make_rank_memory(std::uint32_t rank, std::uint32_t ranks,
                                              std::int64_t period) {
-    return std::make_unique<GpuShard>(rank, ranks, period);
+    return std::make_unique<RankMemoryOf<ExposedShard>>(rank, ranks, period);
 }
 
 RankDevices rank_devices() {
