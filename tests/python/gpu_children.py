@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 import rollring as rr
+from conftest import PATIENCE
 from rollring.relay import PartReader
+from rollring.weights import WeightLayout
 from weights_children import whole
 
 GPU = "cuda:0"
@@ -118,3 +120,61 @@ def end_with_everything(seen: Any) -> None:
     domain.release("asleep")
     kept = (domain, tensor, other)
     seen.send(os.getpid())
+
+
+# --- shards of two ranks --------------------------------------------------------------------------
+
+SHARD_RANKS, SHARD_ROWS, SHARD_COLUMNS = 2, 4096, 512
+
+
+def shard_layout(rank: int, rows: slice) -> WeightLayout:
+    """One tensor, of which this rank has some rows in a memory of its own."""
+    layout = WeightLayout()
+    extent = rows.stop - rows.start
+    memory = layout.memory("w", rank=rank, dtype="f32", elements=extent * SHARD_COLUMNS)
+    layout.box(
+        "w",
+        (SHARD_ROWS, SHARD_COLUMNS),
+        start=(rows.start, 0),
+        length=(extent, SHARD_COLUMNS),
+        memory=memory,
+    )
+    return layout
+
+
+def publish_shard(ring: str, rank: int, engines: int, last: int) -> None:
+    """A rank of a trainer, whose tensor holds other values as soon as `publish` has returned."""
+    extent = SHARD_ROWS // SHARD_RANKS
+    shard = torch.zeros(extent, SHARD_COLUMNS, device=GPU)
+    with rr.WeightPublisher(
+        ring,
+        {"w": shard},
+        rank=rank,
+        ranks=SHARD_RANKS,
+        layout=shard_layout(rank, slice(rank * extent, (rank + 1) * extent)),
+        memory="direct",
+    ) as trainer:
+        assert trainer.memory == "direct"
+        trainer.wait_subscribers(engines, 2 * PATIENCE)
+        for version in range(1, last + 1):
+            torch.cuda._sleep(20_000_000)
+            shard.fill_(version)
+            trainer.publish(version, PATIENCE)
+            shard.fill_(1000 + version)
+            torch.cuda.synchronize()
+
+
+def serve_shards(ring: str, name: str, last: int, options: dict[str, Any], seen: Any) -> None:
+    """An engine: says what it serves, (name, version, its elements' one value), until `last`."""
+    whole = torch.full((SHARD_ROWS, SHARD_COLUMNS), -1.0, device=GPU)
+    layout = shard_layout(0, slice(0, SHARD_ROWS))
+    with rr.WeightSubscriber(
+        ring, {"w": whole}, name=name, layout=layout, timeout=2 * PATIENCE, **options
+    ) as channel:
+        for update in channel:
+            with update:
+                pass  # load, stage, adopt
+            values = whole.unique().tolist()
+            seen.send((name, update.version, int(values[0]) if len(values) == 1 else -1))
+            if update.version >= last:
+                break

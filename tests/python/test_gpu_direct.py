@@ -54,6 +54,26 @@ def test_engines_read_each_version_before_the_trainer_goes_on(
     assert found == dict.fromkeys(ways, list(range(1, last + 1)))
 
 
+def test_engines_take_shards_before_either_rank_of_the_trainer_goes_on(
+    ring: str, children: Children
+) -> None:
+    last = 12
+    ways: dict[str, dict[str, Any]] = {
+        "copied": {},
+        "difference": {"staging": "delta", "delta_fallback": "beside"},
+    }
+    for rank in range(gpu_children.SHARD_RANKS):
+        children.start(gpu_children.publish_shard, ring, rank, len(ways), last)
+    for name, options in ways.items():
+        children.start(gpu_children.serve_shards, ring, name, last, options, children.seen)
+    found: dict[str, list[int]] = {}
+    for _ in range(len(ways) * last):
+        name, version, held = children.next()
+        assert held == version
+        found.setdefault(name, []).append(version)
+    assert found == dict.fromkeys(ways, list(range(1, last + 1)))
+
+
 def test_an_engine_that_comes_late_is_sent_the_version_again(ring: str, children: Children) -> None:
     tensors = standing(1)
     with rr.WeightPublisher(ring, tensors, allow_direct=True) as trainer:
