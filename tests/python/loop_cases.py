@@ -286,6 +286,7 @@ class Transactions(Publishes):
             for name in self.tensors:
                 await transaction.put_async(name, timeout=PATIENCE)
             await transaction.wait_staged_async(PATIENCE)
+            await transaction.decide_async(PATIENCE)
             await transaction.commit_async(PATIENCE)
 
 

@@ -49,6 +49,7 @@ TABLE: dict[type[Case], list[str]] = {
     Transactions: [
         "_weight_transaction.WeightTransaction.put_async",
         "_weight_transaction.WeightTransaction.wait_staged_async",
+        "_weight_transaction.WeightTransaction.decide_async",
         "_weight_transaction.WeightTransaction.commit_async",
     ],
     Resends: ["_weight_publisher.WeightPublisher.resend_async"],
