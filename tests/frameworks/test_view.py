@@ -181,6 +181,10 @@ def test_keys(page, sums):
     shown.one("#group")
     shown.press("3")
     shown.wait(lambda: shown.place().get("member") == "2")
+    for key, member in (("l", "3"), (Keys.ARROW_RIGHT, "4"), ("h", "3"), (Keys.ARROW_LEFT, "2")):
+        shown.wait(lambda: f"member {shown.place()['member']}" in shown.text("#member .title b"))
+        shown.press(key)
+        shown.wait(lambda member=member: shown.place()["member"] == member)
     shown.one("#tokens")
     shown.press("c")
     shown.wait(lambda: shown.place().get("color") == "turn")

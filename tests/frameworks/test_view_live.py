@@ -102,6 +102,12 @@ def test_missing_members_and_a_ring_that_goes(page, ring, words, tmp_path):
         missing = ["member 6 is missing", "member 7 is missing"]
         shown.wait(lambda: shown.text("#group .missing") == missing)
         shown.wait(lambda: any("env-3" in text for text in shown.text("#group p.soft")))
+        shown.press("w")
+        shown.click("#open td button")
+        shown.wait(lambda: shown.rows() == ["sums/1"])
+        assert shown.place() == {"q": "sums/1", "state": "open"}
+        shown.open()
+        shown.click(".row")
         push(producer, words, 1, range(6, 8))
         shown.wait(lambda: not shown.all("#group .missing"))
         shown.wait(lambda: len(shown.all("#group .member")) == 8)

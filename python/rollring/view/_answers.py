@@ -175,7 +175,7 @@ class Answers:
         group, member, rollout = self._sequence(query)
         with self._groups.lock:
             advantage = dict(zip(sorted(group.members), group.advantages(), strict=True))
-            sequences = sorted(member.sequences)
+            sequences, members = sorted(member.sequences), sorted(group.members)
         columns = rollout.per_token()
         runs = rollout.turns()
         ranges = {
@@ -186,6 +186,7 @@ class Answers:
         return {
             "serial": rollout.serial,
             "sequences": sequences,
+            "members": members,
             "images": len(images_of(rollout.columns.get("images"))),
             "tokens": len(rollout.ids),
             "n_prompt": rollout.fields["n_prompt"] or 0,

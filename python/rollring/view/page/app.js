@@ -168,6 +168,8 @@ const keys = {
   Escape: back, g: () => toView("groups"), d: () => toView("distributions"),
   w: () => toView("waiting"), Enter: () => main.querySelector("#group .member[data-member]")?.click(), t: changeTheme, c: () => member?.cycle(),
   n: () => member?.next(1), p: () => member?.next(-1),
+  l: () => member?.move(1), h: () => member?.move(-1),
+  ArrowRight: () => member?.move(1), ArrowLeft: () => member?.move(-1),
   "/": () => (member ? member.search : list.inputs.q).focus(),
   "?": () => byId("help").showModal(),
 };

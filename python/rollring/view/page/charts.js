@@ -119,8 +119,10 @@ export async function distributionsView() {
 
 function table(id, head, rows) {
   return make("table", { id }, make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { text })))),
-    make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map((text) => make("td", { text }))))));
+    make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map(cell)))));
 }
+
+const cell = (one) => (one instanceof Node ? make("td", {}, one) : make("td", { text: one }));
 
 export function waitingView(state) {
   if (state.kind === "ledger") {
@@ -132,7 +134,9 @@ export function waitingView(state) {
     return make("section", { class: "tables", id: "waiting" },
       make("p", { class: "soft", text: `A ${state.kind} has no producers, and nothing waits in it.` }));
   }
-  const open = (group) => [group.instance_id, `${group.complete}/${group.size}`, span(group.age_s),
+  const named = (group) => make("button", { type: "button", text: group.instance_id,
+    onclick: () => go({ view: "", q: group.instance_id, state: "open", group: "", member: "" }) });
+  const open = (group) => [named(group), `${group.complete}/${group.size}`, span(group.age_s),
     group.missing.join(", "), group.producers.join(", ")];
   return make("section", { class: "tables", id: "waiting" },
     make("h2", { text: "Open groups, the oldest first" }),

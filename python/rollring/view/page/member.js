@@ -46,6 +46,13 @@ export class MemberView {
         `${number(this.facts.all_turns)} turns`, fields.status].join(" · ") }), copy);
   }
 
+  // Opens the next or the previous member of the group.
+  move(step) {
+    const { members } = this.facts;
+    const other = members[members.indexOf(Number(this.query.member)) + step];
+    if (other !== undefined) go({ member: String(other), seq: "", at: "" });
+  }
+
   // One button each, for a member of several sequences.
   sequences() {
     const { sequences, sequence: here } = this.facts;
