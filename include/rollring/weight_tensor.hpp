@@ -53,10 +53,10 @@ enum class PayloadMemory : std::uint8_t {
     // The trainer's own tensors on a GPU, opened by CUDA IPC handles of the allocations around them
     // (cudaMalloc, as torch's allocator has them unless they are expandable). Nothing is packed, so
     // a version costs one read and one write of its bytes. In return the tensors must not change
-    // from Transaction::put_all (or the first put) until commit or wait_staged has returned, or the
-    // version was aborted; and their memory is not freed while an engine is attached. Publisher and
-    // engines are different processes. Each tensor is contiguous and published in its own dtype;
-    // not with checksums or handed_on.
+    // from Transaction::put_all (or the first put) until commit or (without a layout) wait_staged
+    // has returned, or the version was aborted; and their memory is not freed while an engine is
+    // attached. Publisher and engines are different processes. Each tensor is contiguous and
+    // published in its own dtype; not with checksums or handed_on.
     direct,
 };
 ROLLRING_API std::string_view name(PayloadMemory memory);

@@ -78,6 +78,14 @@ Result<void> SubscriberImpl::check_kept() const {
     return session_->check_publisher();
 }
 
+Result<void> SubscriberImpl::check_was_kept() const {
+    auto lives = session_->check_publisher();
+    const bool closed = observe(session_->publisher().closed) != 0;
+    // In this order: a publisher that closes expels those that still read before.
+    if (auto counted = check_counted(); !counted) return counted;
+    return closed ? Result<void>() : lives;
+}
+
 bool SubscriberImpl::is_in_ring() const {
     return link_.committed(update_.version, observe(session_->publisher().ranks_id));
 }

@@ -285,7 +285,7 @@ Result<void> PublisherImpl::wait_staged(Deadline deadline) {
         if (!publication_.is_filled()) return false;
         now = seats_.progress(false);
         if (!now.rejected.empty() || !now.ended.empty() || now.staged == now.readers) return true;
-        return overtaken = is_sharded() && ranks_.is_overtaken();
+        return overtaken = is_sharded() && ranks_.is_overtaken(is_again());
     });
     if (overtaken) {
         return refused(Errc::aborted,

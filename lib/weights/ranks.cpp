@@ -97,6 +97,10 @@ void RanksLink::begin(std::int64_t version) const {
 
 bool RanksLink::is_overtaken(std::int64_t version) const {
     if (const auto known = decision(version)) return known == Outcome::aborted;
+    return has_begun_later(version);
+}
+
+bool RanksLink::has_begun_later(std::int64_t version) const {
     for (std::uint32_t rank = 0; rank < offsets_.ranks; rank++) {
         if (observe(page_->ranks[rank].begun) > version) return true;
     }

@@ -36,6 +36,7 @@ class RanksLink {
     void begin(std::int64_t version) const;
     // Whether a version can no longer be committed: it was aborted, or a rank has begun another.
     [[nodiscard]] bool is_overtaken(std::int64_t version) const;
+    [[nodiscard]] bool has_begun_later(std::int64_t version) const;  // any rank
     void vote(std::int64_t version) const;
     // The decision about a version, once there is one.
     [[nodiscard]] std::optional<Outcome> decision(std::int64_t version) const;
@@ -84,9 +85,11 @@ class Ranks {
     // meets rank 0 if it is there, and tells all ranks of the version: engines need all ranks for
     // it, so a rank that went on alone would wait for them in vain.
     void start(std::int64_t version, bool sharded);
-    // Whether the open version can no longer be committed.
-    [[nodiscard]] bool is_overtaken() const {
-        return link_ && link_->is_overtaken(publication_->version());
+    // Whether the open version can no longer be committed; or, once more, be sent by all ranks.
+    [[nodiscard]] bool is_overtaken(bool again) const {
+        if (!link_) return false;
+        const std::int64_t version = publication_->version();
+        return again ? link_->has_begun_later(version) : link_->is_overtaken(version);
     }
     // This rank has the version staged: waits until all ranks have committed it. timed_out (can be
     // retried), peer_gone, aborted.

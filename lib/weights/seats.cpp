@@ -178,7 +178,8 @@ void Seats::open(const Publication& publication, bool only_behind) {
         publication_ = publication.number();
         version_ = publication.version();
         first_part_number_ = next_part_number_ = publication.next_part_number();
-        joinable_ = true;
+        // Other ranks may have sent it again by the time that a late one comes.
+        joinable_ = !(only_behind && in_place_ && together_);
         rejected_.clear();
         ended_.clear();
         open_ = true;

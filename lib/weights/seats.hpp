@@ -112,7 +112,7 @@ class Seats {
         std::string ended;     // name of one that ended before it had staged the version
     };
     // Once all readers have staged a filled version of memory that is read in place, no other one
-    // becomes a reader.
+    // becomes a reader; with keep_together, once it is closed.
     [[nodiscard]] Progress progress(bool with_names);
     // Names of the subscribers that hold slots.
     [[nodiscard]] std::string slot_holders();

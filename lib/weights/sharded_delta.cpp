@@ -96,6 +96,8 @@ Result<void> ShardedEngine::write(Deadline deadline) {
     }
     for (const auto& end : ends_) {
         if (auto quiet = end->wait_quiet(deadline); !quiet) return quiet;
+        if (!is_direct() || has_all_of(*end)) continue;
+        if (auto kept = end->check_was_kept(); !kept) return kept;
     }
     return {};
 }

@@ -25,6 +25,7 @@ Result<void> ShardedEngine::check_alike() const {
 Result<void> ShardedEngine::end_reads() {
     for (const auto& end : ends_) {
         if (auto kept = end->check_kept(); !kept) return kept;
+        if (end->outcome() == Outcome::aborted) return std::unexpected(aborted());
     }
     for (const auto& end : ends_) {
         if (has_all_of(*end)) end->say_read();
@@ -34,8 +35,8 @@ Result<void> ShardedEngine::end_reads() {
 
 Result<void> ShardedEngine::check_kept() const {
     for (const auto& end : ends_) {
-        auto kept = has_all_of(*end) ? end->check_counted() : end->check_kept();
-        if (!kept) return kept;
+        if (has_all_of(*end)) continue;
+        if (auto kept = end->check_kept(); !kept) return kept;
     }
     return {};
 }

@@ -189,7 +189,10 @@ Result<void> ShardedEngine::next(Deadline deadline) {
                .version = ends_.front()->update().version};
     again_ = ends_.front()->is_in_ring() ||
              ends_.front()->session().decision(update_.version) == Outcome::committed ||
-             std::ranges::any_of(ends_, [](const auto& end) { return end->update().came_late; });
+             std::ranges::any_of(ends_, [&](const auto& end) {
+                 return end->update().came_late ||
+                        observe(end->session().publisher().committed) >= update_.version;
+             });
     held_ = false;
     copies_ = false;
     if (holding_.state() != SubscriberState::poisoned) holding_.set(SubscriberState::reading);
@@ -327,14 +330,14 @@ Result<void> ShardedEngine::adopt(Deadline deadline) {
     if (!copies_) {  // while there is a way back: all tensors, before the first copy
         for (const auto& end : ends_) {
             auto there = end->check_own_memory();
-            if (there && is_direct()) there = check_kept();
             if (!there) return give_up(std::move(there.error()));
         }
+        auto kept = is_direct() ? check_kept() : Result<void>();
+        if (!kept) return give_up(std::move(kept.error()));
     }
     copies_ = true;
     auto written = write(deadline);
     if (!written && written.error().code == Errc::timed_out) return written;
-    if (written && is_direct()) written = check_kept();
     if (!written) return poison(std::move(written.error()));
     for (const auto& end : ends_) {
         if (auto adopted = end->adopt(deadline); !adopted)
@@ -358,7 +361,7 @@ std::unexpected<Error> ShardedEngine::give_up(Error why) {
         const bool stays = is_committed || (is_left && end->outcome() != Outcome::aborted);
         if (stays && !is_direct()) {
             end->unread();  // its slots are still ours: next() finds it again
-        } else if (stays || is_over || is_left) {
+        } else if (is_committed || is_over || (is_left && end->outcome() != Outcome::open)) {
             end->abandon(why.message);
         } else {
             end->reject(why.message, {});

@@ -121,7 +121,7 @@ class ROLLRING_LOCAL ShardedEngine final : public EngineEnd {
     }
     // All that is read before the vote was read in time.
     Result<void> end_reads();
-    // The tensors that are read after the decision are as they were put.
+    // The tensors that are read after the decision are still as they were put.
     [[nodiscard]] Result<void> check_kept() const;
     // Work on the slots that has not ended is of no more use.
     void leave_slots();

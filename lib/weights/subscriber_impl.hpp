@@ -94,6 +94,8 @@ class ROLLRING_LOCAL SubscriberImpl final : public EngineEnd {
     [[nodiscard]] Result<void> check_kept() const;
     // Of a version that was decided without this engine: aborted.
     [[nodiscard]] Result<void> check_counted() const;
+    // Whether it was kept until the device had read it: the publisher may have closed since.
+    [[nodiscard]] Result<void> check_was_kept() const;
     [[nodiscard]] Outcome outcome() const;
     // Whether the ring has the version that is under way, from this publisher's ranks.
     [[nodiscard]] bool is_in_ring() const;

@@ -35,6 +35,7 @@ class WeightTransaction(OneVersion):
         self._sources = Sources()
         self._at = 0  # tensors that were put, in their order
         self._over = False
+        self._all_put = False
         self.version = version
         self.report: dict[str, Any] | None = None
 
@@ -80,27 +81,31 @@ class WeightTransaction(OneVersion):
         """
         self._sent.check_open()
         publisher = self._publisher
+        if self._all_put:
+            return
         moved = self._moved()
         if not moved:
             self._sent.put_all(timeout, publisher._stream())
-            return
         left = TimeLeft(timeout)
-        for name in publisher._names[self._at :]:
+        for name in publisher._names[self._at :] if moved else ():
             self._sent.put(name, moved.get(name, 0), left(), publisher._stream())
             self._note_put(name)
+        self._all_put = True
 
     async def _put_all_async(self, timeout: float | None) -> None:
         self._sent.check_open()
         publisher = self._publisher
+        if self._all_put:
+            return
         moved = self._moved()
         if not moved:
             await publisher._later(self._sent.put_all, timeout, publisher._stream())
-            return
         left = TimeLeft(timeout)
-        for name in publisher._names[self._at :]:
+        for name in publisher._names[self._at :] if moved else ():
             source = moved.get(name, 0)
             await publisher._later(self._sent.put, name, source, left(), publisher._stream())
             self._note_put(name)
+        self._all_put = True
 
     def _moved(self) -> dict[str, int]:
         """Tensors whose memory has moved since the publisher was made, with their addresses now.

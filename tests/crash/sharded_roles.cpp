@@ -162,15 +162,16 @@ class Engine : public Role {
             if (taken && went_back(*made)) return;
             if (taken) continue;
             const Errc code = taken.error().code;
-            require(code == Errc::aborted || code == Errc::peer_gone, "engine {} was told {}",
-                    rank_, taken.error().to_string());
+            const bool left_behind = is_direct() && code == Errc::expelled;
+            require(left_behind || code == Errc::aborted || code == Errc::peer_gone,
+                    "engine {} was told {}", rank_, taken.error().to_string());
             note_->gave_up = version_taken_;
             const bool torn = board_->late != 0 && made->state() == SubscriberState::poisoned;
             if (torn) return lose_version();
             check(shard_.holds(live_), "its values changed with a version that failed");
             check(made->state() == SubscriberState::ready, "it is not ready");
             check(made->live_version() == live_, "live_version() differs");
-            if (code == Errc::peer_gone) return;
+            if (code == Errc::peer_gone || left_behind) return;
         }
     }
 

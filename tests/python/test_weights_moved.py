@@ -53,6 +53,19 @@ def test_a_parameter_whose_data_was_exchanged_is_read_from_its_new_memory(ring: 
         assert into["bias"].unique().tolist() == [20]
 
 
+@pytest.mark.parametrize("first", ["put_all", "wait_staged", "decide"])
+def test_data_that_is_exchanged_once_a_version_is_put_is_for_the_next_one(
+    ring: str, first: str
+) -> None:
+    weight = parameter(1)
+    with rr.WeightPublisher(ring, {"weight": weight}) as trainer:
+        with trainer.begin(1) as transaction:
+            getattr(transaction, first)(PATIENCE)
+            weight.data = torch.full((64, 64), 2.0)
+            assert transaction.commit(PATIENCE)["version"] == 1
+        assert trainer.committed_version == 1
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -217,8 +217,9 @@ TEST_CASE("a version that is aborted leaves engines as they were, and the next o
             if (staged) REQUIRE_OK(update.stage(patience()));
             open.clear();
             trainer.scribble();
-            if (!staged) static_cast<void>(update.stage(patience()));
-            CHECK(update.adopt(patience()).error().code == Errc::aborted);
+            const auto over = staged ? update.adopt(patience()) : update.stage(patience());
+            REQUIRE(!over);
+            CHECK(over.error().code == Errc::aborted);
             CHECK(engine->shard.holds(staged ? -1 : 2));
             std::thread taking([&] { CHECK(takes(*engine, version + 1)); });
             open = trainer.put(version + 1);
@@ -228,6 +229,106 @@ TEST_CASE("a version that is aborted leaves engines as they were, and the next o
             CHECK(engine->shard.holds(version + 1));
         }
     }
+}
+
+TEST_CASE("a trainer that closes once an engine has copied does not poison it") {
+    DirectTrainer trainer(1);
+    FakeDevice& gpu = fake_device(trainer_gpu);
+    auto engine = trainer.attach({.device = trainer_gpu});
+    auto open = trainer.put(1);
+    Update update = engine->stage();
+    REQUIRE_OK(open.front().decide(patience()));
+    gpu.stopped = true;
+    CHECK(update.adopt(soon()).error().code == Errc::timed_out);
+    gpu.go_on();
+    DirectTrainer::require_committed(open);
+    trainer.scribble();
+    std::thread ending([&] { trainer.end(); });
+    CHECK(engine->subscriber.next(soon()).error().code == Errc::busy);
+    const auto is_there = [&] {
+        const auto seen = stat_weights(trainer.ring.name());
+        return seen && !seen->empty();
+    };
+    while (is_there()) weights::nap();
+    REQUIRE_OK(update.adopt(patience()));
+    CHECK(engine->shard.holds(1));
+    CHECK(engine->subscriber.state() == SubscriberState::ready);
+    engine.reset();
+    ending.join();
+}
+
+TEST_CASE("a rank that gives its resend up while an engine reads it leaves no mixture") {
+    for (const ReadingWay& way : all_ways()) {
+        CAPTURE(way.name);
+        DirectTrainer trainer(2);
+        const auto engine = trainer.attach(way.options);
+        std::vector<Transaction> open;
+        for (const std::size_t i : {0U, 1U}) {
+            DirectRank& rank = trainer.rank(i);
+            rank.shard.fill(5);
+            REQUIRE_OK(rank.publisher.resume(5));  // the ring has not had it
+            auto again = rank.publisher.begin_again();
+            REQUIRE_OK(again);
+            REQUIRE_OK(again->put_all(patience()));
+            REQUIRE_OK(again->publish());
+            open.push_back(std::move(*again));
+        }
+        Update update = engine->next();
+        REQUIRE_OK(update.load(patience()));
+        open[1].abort("out of memory");
+        trainer.rank(1).shard.fill(1000);
+        CHECK(update.stage(patience()).error().code == Errc::aborted);
+        CHECK(open[0].commit(patience()).error().code == Errc::rejected);  // and waits no longer
+        open.clear();
+        CHECK(engine->shard.holds(-1));
+        std::thread taking([&] { CHECK(takes(*engine, 5)); });
+        trainer.resend(5);
+        taking.join();
+        CHECK(engine->shard.holds(5));
+    }
+}
+
+TEST_CASE("a resend ends once another rank has begun a later version") {
+    DirectTrainer trainer(2);
+    const auto engine = trainer.attach({.device = engine_gpu});
+    {
+        auto open = trainer.put(1);
+        const Update dropped = engine->stage();
+        for (auto& one : open) REQUIRE_OK(one.wait_staged(patience()));
+        DirectTrainer::require_committed(open);
+    }
+    auto again = trainer.rank(0).publisher.begin_again();
+    REQUIRE_OK(again);
+    REQUIRE_OK(again->put_all(patience()));
+    REQUIRE_OK(again->publish());
+    auto later = trainer.rank(1).publisher.begin(2);
+    REQUIRE_OK(later);
+    CHECK(again->commit(patience()).error().code == Errc::aborted);
+}
+
+TEST_CASE("an engine that comes while a version is sent again holds that up for nobody") {
+    DirectTrainer trainer(1);
+    const auto engine = trainer.attach({.device = engine_gpu});
+    {
+        auto open = trainer.put(1);
+        const Update dropped = engine->stage();
+        REQUIRE_OK(open.front().wait_staged(patience()));
+        DirectTrainer::require_committed(open);
+    }
+    auto again = trainer.rank(0).publisher.begin_again();
+    REQUIRE_OK(again);
+    const auto late = trainer.attach({.name = "late", .device = engine_gpu});
+    REQUIRE_OK(trainer.rank(0).publisher.wait_subscribers(2, patience()));
+    std::thread taking([&] { CHECK(takes(*engine, 1)); });
+    REQUIRE_OK(again->put_all(patience()));
+    REQUIRE_OK(again->publish());
+    CHECK(again->commit(patience())->subscribers == 1);
+    taking.join();
+    CHECK(trainer.rank(0).publisher.behind() == 1);
+    std::thread late_taking([&] { CHECK(takes(*late, 1)); });
+    trainer.resend(1);
+    late_taking.join();
+    CHECK(late->shard.holds(1));
 }
 
 TEST_CASE("ranks with slots beside ranks without are refused by name") {

@@ -229,7 +229,8 @@ class RollringTrainer(TrainerEngine):
         (those that load in place may be POISONED, which their log and the error say, until the
         next version). Those that were paused go on then, but not where one is POISONED, nor where
         the finish has failed: the next version, or vLLM's own call, lets them. Where the finish has
-        failed for some engines, the others serve the new version and label their tokens with it.
+        failed for some engines, the others serve the new version and label their tokens with it;
+        of shards with memory "direct", those that had not copied them yet have to attach again.
 
         Args:
             version: Above all that the ring has had; None: one above. It is the label that vLLM
@@ -255,6 +256,9 @@ class RollringTrainer(TrainerEngine):
                 checked = self._check_standing()
                 self._put(transaction, lambda: None)
                 checked.result()
+                transaction.decide()
+                # Engines may copy from here until rank 0 has told them to adopt.
+                transaction.commit(self._info.deadline_s)
             self._sent(transaction)
             return
         pause = Pause(self._calls, self._info.pause, self._info.ring)
@@ -281,8 +285,10 @@ class RollringTrainer(TrainerEngine):
                     )
             except Exception as error:
                 raise _reason(self._info.ring, error, version) from error
-            transaction.commit(self._info.deadline_s)
-        pause.end()
+            try:
+                transaction.commit(self._info.deadline_s)
+            finally:  # all servers have it
+                pause.end()
 
     def _decide(self, transaction: WeightTransaction) -> Future[None]:
         """Returns the calls to engines, which have ended unless they are one call: that contains
