@@ -46,6 +46,26 @@ bool takes(DirectEngine& engine, std::int64_t version) {
            update->stage(patience()) && update->adopt(patience());
 }
 
+// Version 1, which the engine drops after its vote.
+void commit_past(DirectTrainer& trainer, DirectEngine& engine) {
+    auto open = trainer.put(1);
+    {
+        const Update update = engine.stage();
+        for (auto& one : open) REQUIRE_OK(one.wait_staged(patience()));
+    }
+    DirectTrainer::require_committed(open);
+    trainer.scribble();
+}
+
+// The committed version once more, of one rank.
+Transaction send_again(DirectRank& rank) {
+    auto again = rank.publisher.begin_again();
+    REQUIRE_OK(again);
+    REQUIRE_OK(again->put_all(patience()));
+    REQUIRE_OK(again->publish());
+    return std::move(*again);
+}
+
 }  // namespace
 
 TEST_CASE("engines take shards from the trainer's own tensors") {
@@ -154,15 +174,7 @@ TEST_CASE("an update that is dropped after its vote comes again with resend") {
         CAPTURE(way.name);
         DirectTrainer trainer(2);
         const auto engine = trainer.attach(way.options);
-        {
-            auto open = trainer.put(1);
-            {
-                const Update update = engine->stage();
-                for (auto& one : open) REQUIRE_OK(one.wait_staged(patience()));
-            }
-            DirectTrainer::require_committed(open);
-            trainer.scribble();
-        }
+        commit_past(trainer, *engine);
         CHECK(engine->shard.holds(-1));
         CHECK(engine->subscriber.next(soon()).error().code == Errc::timed_out);
         CHECK(trainer.rank(1).publisher.behind() == 1);
@@ -267,11 +279,7 @@ TEST_CASE("a rank that gives its resend up while an engine reads it leaves no mi
             DirectRank& rank = trainer.rank(i);
             rank.shard.fill(5);
             REQUIRE_OK(rank.publisher.resume(5));  // the ring has not had it
-            auto again = rank.publisher.begin_again();
-            REQUIRE_OK(again);
-            REQUIRE_OK(again->put_all(patience()));
-            REQUIRE_OK(again->publish());
-            open.push_back(std::move(*again));
+            open.push_back(send_again(rank));
         }
         Update update = engine->next();
         REQUIRE_OK(update.load(patience()));
@@ -291,38 +299,23 @@ TEST_CASE("a rank that gives its resend up while an engine reads it leaves no mi
 TEST_CASE("a resend ends once another rank has begun a later version") {
     DirectTrainer trainer(2);
     const auto engine = trainer.attach({.device = engine_gpu});
-    {
-        auto open = trainer.put(1);
-        const Update dropped = engine->stage();
-        for (auto& one : open) REQUIRE_OK(one.wait_staged(patience()));
-        DirectTrainer::require_committed(open);
-    }
-    auto again = trainer.rank(0).publisher.begin_again();
-    REQUIRE_OK(again);
-    REQUIRE_OK(again->put_all(patience()));
-    REQUIRE_OK(again->publish());
+    commit_past(trainer, *engine);
+    Transaction again = send_again(trainer.rank(0));
     auto later = trainer.rank(1).publisher.begin(2);
     REQUIRE_OK(later);
-    CHECK(again->commit(patience()).error().code == Errc::aborted);
+    CHECK(again.commit(patience()).error().code == Errc::aborted);
 }
 
 TEST_CASE("an engine that comes while a version is sent again holds that up for nobody") {
     DirectTrainer trainer(1);
     const auto engine = trainer.attach({.device = engine_gpu});
-    {
-        auto open = trainer.put(1);
-        const Update dropped = engine->stage();
-        REQUIRE_OK(open.front().wait_staged(patience()));
-        DirectTrainer::require_committed(open);
-    }
-    auto again = trainer.rank(0).publisher.begin_again();
-    REQUIRE_OK(again);
+    commit_past(trainer, *engine);
+    trainer.rank(0).shard.fill(1);
+    Transaction again = send_again(trainer.rank(0));
     const auto late = trainer.attach({.name = "late", .device = engine_gpu});
     REQUIRE_OK(trainer.rank(0).publisher.wait_subscribers(2, patience()));
     std::thread taking([&] { CHECK(takes(*engine, 1)); });
-    REQUIRE_OK(again->put_all(patience()));
-    REQUIRE_OK(again->publish());
-    CHECK(again->commit(patience())->subscribers == 1);
+    CHECK(again.commit(patience())->subscribers == 1);
     taking.join();
     CHECK(trainer.rank(0).publisher.behind() == 1);
     std::thread late_taking([&] { CHECK(takes(*late, 1)); });
